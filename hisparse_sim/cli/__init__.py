@@ -1,0 +1,2 @@
+"""The command line: one module a command; it parses, calls and prints.
+"""

@@ -1,0 +1,2 @@
+"""Results for people: tables and plots.
+"""

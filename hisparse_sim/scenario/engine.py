@@ -1,0 +1,70 @@
+"""How the inference engine is started: the knobs of ``vllm serve`` that this package models."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from hisparse_sim.scenario.base import Record
+
+Mode = Literal["resident", "offload", "hisparse"]
+KVDtype = Literal["auto", "bf16", "fp8", "fp8_ds_mla"]
+
+
+class EngineSpec(Record):
+    """One vLLM deployment. Defaults are vLLM's own unless a docstring says otherwise.
+
+    ``mode``: ``resident`` keeps all KV in HBM; ``offload`` adds the native CPU offloading connector
+    (``kv_offload_gib``); ``hisparse`` is HiSparseConnector (``host_pool_gib``).
+    """
+
+    version: str = "0.33"
+    mode: Mode = "resident"
+    tp: PositiveInt | None = None
+    """Tensor parallel size; none: the node's GPUs."""
+    dp: PositiveInt = 1
+    ep: bool = True
+    """Expert parallelism (``--enable-expert-parallel``); no effect on models without experts."""
+    gpu_memory_utilization: float = Field(default=0.92, gt=0, le=1)
+    max_model_len: PositiveInt | Literal["auto"] = "auto"
+    """``auto``: the largest that passes the start-up checks, at most the model's own."""
+    max_num_seqs: PositiveInt = 256
+    max_num_batched_tokens: PositiveInt = 8192
+    long_prefill_token_threshold: NonNegativeInt = 0
+    enable_chunked_prefill: bool = True
+    enable_prefix_caching: bool = True
+    policy: Literal["fcfs", "priority"] = "fcfs"
+    async_scheduling: bool = True
+    watermark: float = Field(default=0.0, ge=0, lt=1)
+    block_size: PositiveInt | None = None
+    """Tokens a block; none: 64 for MLA, sparse or dense, 16 for GQA."""
+    kv_cache_dtype: KVDtype = "auto"
+    mtp: NonNegativeInt = 0
+    """Speculative tokens drafted a step by the model's MTP layer."""
+    hot_rows: PositiveInt | None = None
+    """HiSparse ``device_buffer_size``: rows of a request's hot buffer per layer; none: (mtp + 2) x top-k."""
+    host_pool_gib: PositiveFloat | Literal["auto"] = "auto"
+    """HiSparse host pool per DP replica; ``auto``: what host DRAM allows."""
+    shared_host_pool: bool = True
+    """One pinned copy for the TP ranks of a replica on one node, or (false) one a rank."""
+    indexer_offload_gib: NonNegativeFloat = 0.0
+    """OffloadingConnector beside HiSparse, for the indexer's cache; total over TP ranks."""
+    kv_offload_gib: NonNegativeFloat = 0.0
+    """``--kv-offloading-size``: total over TP ranks, each holding its own copy of replicated MLA KV."""
+    transfer_delay_steps: NonNegativeInt | None = None
+    """Steps between a page write-back and its report; none: 1 (0 for engine version 0.30)."""
+    reserve_gib: NonNegativeFloat | None = None
+    """Activations, CUDA graphs and runtime per GPU; none: derived."""
+    available_kv_gib: PositiveFloat | None = None
+    """vLLM's ``Available KV cache memory`` per GPU, when a real log says so."""
+    num_gpu_blocks: PositiveInt | None = None
+    kv_tokens: PositiveInt | None = None
+    """vLLM's ``GPU KV cache size`` in tokens (pool of resident or offload mode)."""
+
+    @model_validator(mode="after")
+    def _one_override(self) -> EngineSpec:
+        given = [n for n in ("available_kv_gib", "num_gpu_blocks", "kv_tokens") if getattr(self, n) is not None]
+        if len(given) > 1:
+            raise ValueError(f"give only one of {', '.join(given)}: each fixes the size of the KV pool")
+        return self

@@ -1,0 +1,39 @@
+"""A scenario: one question, validated once, then frozen."""
+
+from __future__ import annotations
+
+from pydantic import NonNegativeInt, PositiveFloat
+
+from hisparse_sim.scenario.base import Record
+from hisparse_sim.scenario.engine import EngineSpec
+from hisparse_sim.scenario.model import ModelSpec
+from hisparse_sim.scenario.node import NodeSpec
+from hisparse_sim.scenario.workload import WorkloadSpec
+
+
+class SloSpec(Record):
+    """A request meets its goal when each given bound holds. All are seconds."""
+
+    ttft_s: PositiveFloat | None = None
+    tpot_s: PositiveFloat | None = None
+    e2e_s: PositiveFloat | None = None
+
+
+class Scenario(Record):
+    """Model, node, engine, workload, goals and seed: all that a run depends on but the profile."""
+
+    name: str
+    description: str = ""
+    model: ModelSpec
+    node: NodeSpec
+    engine: EngineSpec = EngineSpec()
+    workload: WorkloadSpec
+    slo: SloSpec = SloSpec()
+    calibration: str | None = None
+    """Profile name or path; none: the node's own."""
+    seed: NonNegativeInt = 0
+
+    @property
+    def tp(self) -> int:
+        """Tensor parallel size, resolved."""
+        return self.engine.tp or self.node.gpus

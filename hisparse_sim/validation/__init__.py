@@ -1,0 +1,2 @@
+"""The simulator beside the real thing: recorded scheduler traces and published results.
+"""

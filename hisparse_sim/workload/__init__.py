@@ -1,0 +1,4 @@
+"""Who asks what, when: streams of sessions from generators and recorded traces.
+
+In: a workload description. Out: an iterator of ``Session``.
+"""

@@ -1,0 +1,77 @@
+"""What a workload hands to the simulation: sessions of requests, and what their tokens are.
+
+Token identity decides prefix-cache hits and nothing else does: two requests share a block when
+they agree on all content up to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Segment(NamedTuple):
+    """``length`` tokens of the stream ``stream`` from its token ``start`` on."""
+
+    stream: Hashable
+    start: int
+    length: int
+
+
+class BlockHashes(NamedTuple):
+    """Content given as one id per ``block_tokens`` tokens; an id stands for its whole prefix.
+
+    ``scope`` keeps ids of different files apart. Tokens past the last whole id are unique to the
+    request.
+    """
+
+    scope: Hashable
+    ids: npt.NDArray[np.int64]
+    block_tokens: int
+
+
+Content = tuple[Segment, ...] | BlockHashes
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSpec:
+    """One request of a session.
+
+    ``content`` covers the prompt and, as far as it is known, the output (a later turn of a
+    conversation repeats it); what it does not cover is unique to the request. A request starts
+    ``delay_s`` after all requests in ``after`` (ids of the same session) have finished, or, with
+    none, ``delay_s`` after the session starts.
+    """
+
+    id: str
+    prompt_tokens: int
+    output_tokens: int
+    content: Content = ()
+    after: tuple[str, ...] = ()
+    delay_s: float = 0.0
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Requests that belong together. ``start_s`` none: as soon as a client is free."""
+
+    id: str
+    requests: Sequence[RequestSpec]
+    start_s: float | None = None
+    tags: dict[str, str] = field(default_factory=dict)
+
+
+class Workload(Protocol):
+    """A reproducible stream of sessions, in order of their start."""
+
+    concurrency: int | None
+    """Sessions alive at a time; none: no cap."""
+
+    def sessions(self) -> Iterator[Session]:
+        """The stream from its beginning; the same on each call."""
+        ...
