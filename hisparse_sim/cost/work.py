@@ -1,0 +1,85 @@
+"""What one engine step has to do, and what it costs: the two records of this room's border."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """The work of one engine step on one DP replica, as the scheduler decided it.
+
+    Counts are of the whole replica; its TP ranks share them. Lookups, staging and mirroring are 0
+    outside HiSparse.
+    """
+
+    decode_requests: int = 0
+    decode_context_tokens: int = 0
+    """Tokens in context, summed over the decodes."""
+    prefills: tuple[tuple[int, int], ...] = ()
+    """(new tokens, past tokens) of each prefill chunk."""
+    sampled: int = 0
+    """Rows that go through the language-model head."""
+    lookup_rows: float = 0.0
+    """Selected rows per layer that lie in no resident page, summed over the decodes."""
+    lookup_rows_max: float = 0.0
+    """The largest of one request."""
+    staged_tokens: int = 0
+    """Past tokens of the prefills whose rows come from host memory, in each layer."""
+    mirrored_tokens: int = 0
+    """Tokens whose rows are written to host memory in this step."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens through the model."""
+        return self.decode_requests + sum(new for new, _ in self.prefills)
+
+
+class StepCost(NamedTuple):
+    """Seconds of one step by part, each on the step's critical path, and the bytes it moves.
+
+    Parts add up to :attr:`total_s`: what is hidden behind another part is not in them.
+    """
+
+    attention_s: float = 0.0
+    """Attention modules of all layers: projections, indexer, top-k, attention."""
+    moe_s: float = 0.0
+    """Routed and shared experts."""
+    dense_s: float = 0.0
+    """Dense MLP layers."""
+    allreduce_s: float = 0.0
+    head_s: float = 0.0
+    """Language-model head and sampling's GPU part."""
+    overhead_s: float = 0.0
+    """Host and launch share that the GPU waits for."""
+    resolve_s: float = 0.0
+    gather_s: float = 0.0
+    """Gathers of missed rows that no layer's compute hides."""
+    staging_s: float = 0.0
+    mirror_s: float = 0.0
+    """What is left of the mirror's copy once the step's compute is over."""
+    h2d_bytes: float = 0.0
+    """Host to device, per GPU link."""
+    d2h_bytes: float = 0.0
+    """Device to host, on the link of the rank that mirrors."""
+    misses_rows: float = 0.0
+    """Expected rows x layers read from host memory."""
+    lookups_rows: float = 0.0
+    """Rows x layers looked up in the hot buffers."""
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of the step."""
+        return (
+            self.attention_s
+            + self.moe_s
+            + self.dense_s
+            + self.allreduce_s
+            + self.head_s
+            + self.overhead_s
+            + self.resolve_s
+            + self.gather_s
+            + self.staging_s
+            + self.mirror_s
+        )
