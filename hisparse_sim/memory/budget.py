@@ -1,0 +1,407 @@
+"""How large the pools are: weights, what is left for KV, host memory, and what vLLM would say at start-up.
+
+In: model, node, engine. Out: ``PoolSizes``. Everything is per rank (one GPU) unless a name says
+otherwise; a data-parallel replica is ``tp`` ranks that hold the same blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hisparse_sim.errors import Infeasible, InputError
+from hisparse_sim.memory.layout import (
+    HiSparseLayout,
+    KVLayout,
+    ceil_div,
+    kv_layout,
+    require_hisparse,
+    round_up,
+    tensor_parallel,
+)
+from hisparse_sim.memory.reserve import reserve_bytes
+from hisparse_sim.scenario.engine import EngineSpec, Mode
+from hisparse_sim.scenario.model import ModelSpec
+from hisparse_sim.scenario.node import NodeSpec
+
+GIB = 2**30
+HOST_ALIGN_BYTES = 4096
+"""A host block that several processes map, and a chunk of the CPU offload, are whole OS pages."""
+
+HOST_POOL_SHARE = 0.95
+"""HiSparse refuses a host pool above 95 % of available memory (vllm/v1/hisparse start-up check)."""
+
+ACTIVE_TAIL_PAGES = 2
+"""Last pages of a request that HiSparse never gives back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How ranks lie on nodes. ``replicas_per_node`` is 0 when a replica spans several nodes."""
+
+    tp: int
+    dp: int
+    nodes: int
+    ranks_per_node: int
+    replicas_per_node: int
+
+    @property
+    def replica_on_one_node(self) -> bool:
+        """Whether the TP ranks of a replica share a host."""
+        return self.replicas_per_node > 0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSizes:
+    """The memory of one engine, per rank.
+
+    ``num_gpu_blocks`` and ``num_host_blocks`` count the null block, as vLLM does. Host figures are of
+    one pool: a replica's shared pool, or a rank's own. ``num_cpu_chunks`` and ``num_indexer_chunks``
+    are distinct chunks (each TP rank keeps its own copy of them). ``admission_window_pages`` is what
+    admission sets aside for a request in each resident group (``cap``).
+    """
+
+    mode: Mode
+    block_size: int
+    block_bytes: int
+    kv_bytes: int
+    num_gpu_blocks: int
+    num_host_blocks: int
+    host_block_bytes: int
+    num_cpu_chunks: int
+    num_indexer_chunks: int
+    resident_groups: int
+    hot_blocks_per_group: int
+    admission_window_pages: int
+    transition_watermark_blocks: int
+    max_model_len: int
+    weights_bytes: int
+    reserve_bytes: int
+    host_pool_bytes: int
+    max_concurrency: float
+    steady_concurrency: float | None
+    logged_tokens: int
+
+    @property
+    def hot_blocks(self) -> int:
+        """Blocks of one request's hot buffer over all groups (``H``)."""
+        return self.resident_groups * self.hot_blocks_per_group
+
+
+def size_pools(model: ModelSpec, node: NodeSpec, engine: EngineSpec) -> PoolSizes:
+    """Size every pool of ``engine`` and check what vLLM checks at start-up.
+
+    Raises ``Infeasible`` when the model, the host pool or one request of ``max_model_len`` does not
+    fit, ``InputError`` when the settings contradict each other.
+    """
+    placement = place(node, engine)
+    layout = kv_layout(model, engine, node)
+    kv_bytes = kv_pool_bytes(model, node, engine)
+    sparse: HiSparseLayout | None = None
+    if engine.mode == "hisparse":
+        sparse = require_hisparse(layout, model)
+        if not node.hisparse:
+            raise Infeasible(
+                f"HiSparse runs on NVIDIA GPUs only; {node.name} has {node.gpu.name}", where="engine.mode"
+            )
+    block_bytes = sparse.block_bytes if sparse else layout.block_bytes
+    gpu_blocks = kv_bytes // block_bytes
+    host_block_bytes, host_pool_bytes, host_blocks = 0, 0, 0
+    if sparse:
+        host_block_bytes = host_block_stride(sparse, placement, engine)
+        host_pool_bytes = host_pool(node, engine, placement)
+        host_blocks = host_pool_bytes // host_block_bytes
+    chunks = _offload_chunks(node, engine, placement, layout.block_bytes)
+    indexer_chunks = _indexer_chunks(node, engine, placement, sparse)
+    max_len = _max_model_len(model, engine, layout, sparse, gpu_blocks, host_blocks)
+    window = admission_window(engine, layout.block_size, max_len)
+    logged = logged_concurrency(engine, layout, sparse, gpu_blocks, host_blocks, max_len)
+    return PoolSizes(
+        mode=engine.mode,
+        block_size=layout.block_size,
+        block_bytes=block_bytes,
+        kv_bytes=kv_bytes,
+        num_gpu_blocks=gpu_blocks,
+        num_host_blocks=host_blocks,
+        host_block_bytes=host_block_bytes,
+        num_cpu_chunks=chunks,
+        num_indexer_chunks=indexer_chunks,
+        resident_groups=sparse.resident_groups if sparse else 0,
+        hot_blocks_per_group=sparse.hot_blocks_per_group if sparse else 0,
+        admission_window_pages=window if sparse else 0,
+        transition_watermark_blocks=max(sparse.hot_blocks, gpu_blocks // 10) if sparse else 0,
+        max_model_len=max_len,
+        weights_bytes=weights_per_gpu(model, node, engine),
+        reserve_bytes=reserve_bytes(model, engine, tensor_parallel(node, engine)),
+        host_pool_bytes=host_pool_bytes,
+        max_concurrency=logged,
+        steady_concurrency=steady_concurrency(engine, layout, sparse, gpu_blocks, host_blocks, max_len),
+        logged_tokens=int(logged * max_len),
+    )
+
+
+def place(node: NodeSpec, engine: EngineSpec) -> Placement:
+    """Put ``dp`` replicas of ``tp`` ranks on nodes of one type, as many as are needed.
+
+    Raises ``InputError`` when a replica would straddle nodes unevenly.
+    """
+    tp, dp, gpus = tensor_parallel(node, engine), engine.dp, node.gpus
+    ranks = tp * dp
+    if ranks <= gpus:
+        return Placement(tp, dp, 1, ranks, dp)
+    if tp <= gpus:
+        if gpus % tp:
+            raise InputError(
+                f"{dp} replicas of {tp} GPUs do not fill nodes of {gpus} GPUs evenly; "
+                f"use a size that divides {gpus}",
+                where="engine.tp",
+            )
+        per_node = gpus // tp
+        return Placement(tp, dp, ceil_div(dp, per_node), gpus, per_node)
+    if tp % gpus:
+        raise InputError(f"{tp} is not a whole number of {gpus}-GPU nodes", where="engine.tp")
+    return Placement(tp, dp, dp * tp // gpus, gpus, 0)
+
+
+def weights_per_gpu(model: ModelSpec, node: NodeSpec, engine: EngineSpec) -> int:
+    """Weight bytes of one rank: shared / TP, plus routed / (DP x TP) with expert parallelism, / TP without.
+
+    vLLM's HiSparse calculator page splits GLM-5.3 the same way (19.556 and 684.167 GiB).
+    """
+    tp = tensor_parallel(node, engine)
+    expert_ranks = tp * engine.dp if engine.ep else tp
+    weights = model.weights
+    return ceil_div(weights.shared_bytes, tp) + ceil_div(weights.routed_bytes, expert_ranks)
+
+
+def derived_kv_bytes(model: ModelSpec, node: NodeSpec, engine: EngineSpec) -> int:
+    """HBM x utilisation - weights - reserve: what vLLM prints as available KV cache memory.
+
+    May be negative: the model does not fit.
+    """
+    budget = int(node.gpu.memory_bytes * engine.gpu_memory_utilization)
+    tp = tensor_parallel(node, engine)
+    return budget - weights_per_gpu(model, node, engine) - reserve_bytes(model, engine, tp)
+
+
+def kv_pool_bytes(model: ModelSpec, node: NodeSpec, engine: EngineSpec) -> int:
+    """Bytes a GPU gives to KV: the engine's override, or derived. Raises ``Infeasible``."""
+    layout = kv_layout(model, engine, node)
+    if engine.available_kv_gib is not None:
+        return int(engine.available_kv_gib * GIB)
+    if engine.kv_tokens is not None:
+        return engine.kv_tokens // layout.block_size * layout.block_bytes
+    if engine.num_gpu_blocks is not None:
+        hisparse = engine.mode == "hisparse"
+        block = require_hisparse(layout, model).block_bytes if hisparse else layout.block_bytes
+        return engine.num_gpu_blocks * block
+    left = derived_kv_bytes(model, node, engine)
+    if left < layout.block_bytes:
+        weights = weights_per_gpu(model, node, engine)
+        reserve = reserve_bytes(model, engine, tensor_parallel(node, engine))
+        budget = int(node.gpu.memory_bytes * engine.gpu_memory_utilization)
+        raise Infeasible(
+            f"{model.name} does not fit on {node.name}: a GPU needs {weights + reserve:,} bytes "
+            f"({weights / GIB:.1f} GiB weights + {reserve / GIB:.1f} GiB activations and runtime) before any "
+            f"KV, and {budget:,} bytes ({budget / GIB:.1f} GiB, {engine.gpu_memory_utilization:.0%} of "
+            f"{node.gpu.memory_bytes / GIB:.1f}) are available",
+            where="model",
+        )
+    return left
+
+
+def shares_host_pool(placement: Placement, engine: EngineSpec) -> bool:
+    """Whether the TP ranks of a replica map one host pool: several ranks, all on one node."""
+    return engine.shared_host_pool and placement.tp > 1 and placement.replica_on_one_node
+
+
+def host_block_stride(sparse: HiSparseLayout, placement: Placement, engine: EngineSpec) -> int:
+    """Bytes from one host block to the next: whole OS pages when the pool is shared."""
+    if shares_host_pool(placement, engine):
+        return round_up(sparse.host_block_bytes, HOST_ALIGN_BYTES)
+    return sparse.host_block_bytes
+
+
+def host_pool_copies(placement: Placement, engine: EngineSpec) -> int:
+    """HiSparse pools that one node's memory holds: one a replica, or one a rank."""
+    if shares_host_pool(placement, engine):
+        return placement.replicas_per_node
+    return placement.ranks_per_node
+
+
+def host_pool_limit(node: NodeSpec, engine: EngineSpec, placement: Placement) -> int:
+    """Largest HiSparse pool in bytes: 95 % of DRAM less the indexer's offload, over the node's pools."""
+    left = node.dram_bytes * HOST_POOL_SHARE - _per_node(engine.indexer_offload_gib, placement)
+    return max(0, int(left / host_pool_copies(placement, engine)))
+
+
+def host_pool(node: NodeSpec, engine: EngineSpec, placement: Placement) -> int:
+    """Bytes of one HiSparse host pool. Raises ``Infeasible`` when DRAM does not hold them all."""
+    limit = host_pool_limit(node, engine, placement)
+    if engine.host_pool_gib == "auto":
+        return limit
+    asked = int(engine.host_pool_gib * GIB)
+    if asked > limit:
+        copies = host_pool_copies(placement, engine)
+        raise Infeasible(
+            f"{engine.host_pool_gib:g} GiB x {copies} pools a node and {engine.indexer_offload_gib:g} GiB of "
+            f"indexer offload do not fit {node.name}'s {node.dram_bytes / GIB:,.0f} GiB of DRAM; at most "
+            f"{limit / GIB:,.1f} GiB a pool (vLLM stops at 95 %)",
+            where="engine.host_pool_gib",
+        )
+    return asked
+
+
+def admission_window(engine: EngineSpec, block_size: int, max_model_len: int) -> int:
+    """``cap``: pages a resident group that admission sets aside for the tokens in flight.
+
+    Tokens in flight are ``max_num_batched_tokens``, twice that under asynchronous scheduling.
+    """
+    in_flight = engine.max_num_batched_tokens * (2 if engine.async_scheduling else 1)
+    return ceil_div(min(in_flight, max_model_len), block_size)
+
+
+def admission_blocks(
+    engine: EngineSpec, layout: KVLayout, sparse: HiSparseLayout | None, tokens: int
+) -> int:
+    """GPU blocks that vLLM's start-up check and logged concurrency charge a request of ``tokens``."""
+    pages = ceil_div(tokens, layout.block_size)
+    if sparse is None:
+        return pages
+    window = admission_window(engine, layout.block_size, tokens)
+    if engine.version.startswith("0.30"):
+        window = pages
+    return pages + sparse.resident_groups * window + sparse.hot_blocks
+
+
+def steady_blocks(engine: EngineSpec, layout: KVLayout, sparse: HiSparseLayout, tokens: int) -> int:
+    """GPU blocks of a running request once its pages are on the host: indexer, tail pages, hot buffer."""
+    window = admission_window(engine, layout.block_size, tokens)
+    tail = sparse.resident_groups * min(window, ACTIVE_TAIL_PAGES)
+    return ceil_div(tokens, layout.block_size) + tail + sparse.hot_blocks
+
+
+def logged_concurrency(
+    engine: EngineSpec,
+    layout: KVLayout,
+    sparse: HiSparseLayout | None,
+    gpu_blocks: int,
+    host_blocks: int,
+    max_model_len: int,
+) -> float:
+    """vLLM's ``Maximum concurrency for … tokens per request`` (null block counted, as vLLM does)."""
+    gpu = gpu_blocks / admission_blocks(engine, layout, sparse, max_model_len)
+    if sparse is None:
+        return gpu
+    return min(gpu, host_blocks / ceil_div(max_model_len, layout.block_size))
+
+
+def steady_concurrency(
+    engine: EngineSpec,
+    layout: KVLayout,
+    sparse: HiSparseLayout | None,
+    gpu_blocks: int,
+    host_blocks: int,
+    max_model_len: int,
+) -> float | None:
+    """vLLM 0.33's ``HiSparse steady-state maximum concurrency``; none for other modes and 0.30."""
+    if sparse is None or engine.version.startswith("0.30"):
+        return None
+    first = admission_blocks(engine, layout, sparse, max_model_len)
+    each = steady_blocks(engine, layout, sparse, max_model_len)
+    gpu = gpu_blocks / first if gpu_blocks < first else 1 + (gpu_blocks - first) / each
+    return min(gpu, host_blocks / ceil_div(max_model_len, layout.block_size))
+
+
+def fits_at_start(
+    engine: EngineSpec,
+    layout: KVLayout,
+    sparse: HiSparseLayout | None,
+    gpu_blocks: int,
+    host_blocks: int,
+    tokens: int,
+) -> bool:
+    """vLLM's start-up check: one request of ``tokens`` fits the free blocks of each pool."""
+    pages = ceil_div(tokens, layout.block_size)
+    if sparse is None or engine.version.startswith("0.30"):
+        return pages <= gpu_blocks - 1
+    need = admission_blocks(engine, layout, sparse, tokens)
+    return need <= gpu_blocks - 1 and pages + 2 <= host_blocks
+
+
+def _max_model_len(
+    model: ModelSpec,
+    engine: EngineSpec,
+    layout: KVLayout,
+    sparse: HiSparseLayout | None,
+    gpu_blocks: int,
+    host_blocks: int,
+) -> int:
+    """The engine's ``max_model_len``, or the largest that passes the start-up check for ``auto``."""
+
+    def fits(tokens: int) -> bool:
+        return fits_at_start(engine, layout, sparse, gpu_blocks, host_blocks, tokens)
+
+    asked = engine.max_model_len
+    if asked != "auto" and asked > model.max_context_tokens:
+        raise InputError(
+            f"{asked} tokens, but {model.name} is made for at most {model.max_context_tokens}",
+            where="engine.max_model_len",
+        )
+    longest = model.max_context_tokens if asked == "auto" else asked
+    if fits(longest):
+        return longest
+    low, high = 0, longest
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    if asked != "auto" or low == 0:
+        need = admission_blocks(engine, layout, sparse, longest if asked != "auto" else 1)
+        block_bytes = sparse.block_bytes if sparse else layout.block_bytes
+        host = f" and {host_blocks:,} host blocks" if sparse else ""
+        what = "one token" if asked == "auto" else f"one request of {asked:,} tokens"
+        raise Infeasible(
+            f"{what} needs {need:,} GPU blocks ({need * block_bytes / GIB:.2f} GiB); the pool has "
+            f"{max(0, gpu_blocks - 1):,} free ({gpu_blocks * block_bytes / GIB:.2f} GiB){host}; "
+            f"the estimated maximum length is {low:,}",
+            where="engine.max_model_len",
+        )
+    return low
+
+
+def _per_node(gib: float, placement: Placement) -> int:
+    """Bytes on one node of an offload of ``gib`` a replica, spread over the replica's ranks."""
+    share = placement.replicas_per_node or placement.ranks_per_node / placement.tp
+    return int(gib * GIB * share)
+
+
+def _offload_chunks(node: NodeSpec, engine: EngineSpec, placement: Placement, block_bytes: int) -> int:
+    """Distinct blocks in the CPU offload: its size over TP ranks, each with a copy of its own."""
+    if engine.mode != "offload":
+        return 0
+    if _per_node(engine.kv_offload_gib, placement) > node.dram_bytes:
+        raise Infeasible(
+            f"{engine.kv_offload_gib:g} GiB a replica do not fit {node.name}'s "
+            f"{node.dram_bytes / GIB:,.0f} GiB of DRAM",
+            where="engine.kv_offload_gib",
+        )
+    rank_bytes = int(engine.kv_offload_gib * GIB) // placement.tp
+    return rank_bytes // round_up(block_bytes, HOST_ALIGN_BYTES)
+
+
+def _indexer_chunks(
+    node: NodeSpec, engine: EngineSpec, placement: Placement, sparse: HiSparseLayout | None
+) -> int:
+    """Distinct indexer pages in the OffloadingConnector beside HiSparse.
+
+    A chunk is a whole block of the shared pool, as vLLM's calculator counts it.
+    """
+    if sparse is None:
+        return 0
+    if _per_node(engine.indexer_offload_gib, placement) > node.dram_bytes:
+        raise Infeasible(
+            f"{engine.indexer_offload_gib:g} GiB a replica do not fit {node.name}'s "
+            f"{node.dram_bytes / GIB:,.0f} GiB of DRAM",
+            where="engine.indexer_offload_gib",
+        )
+    rank_bytes = int(engine.indexer_offload_gib * GIB) // placement.tp
+    return rank_bytes // round_up(sparse.block_bytes, HOST_ALIGN_BYTES)
