@@ -2,3 +2,7 @@
 
 In: a workload description. Out: an iterator of ``Session``.
 """
+
+from hisparse_sim.workload.make import make_workload
+
+__all__ = ["make_workload"]
