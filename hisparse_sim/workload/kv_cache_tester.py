@@ -103,6 +103,8 @@ def _load(file: Path) -> dict[str, Any]:
         raise InputError(
             f"is not whole JSON (cut short?): {error.msg}", where=f"{file}:{error.lineno}:{error.colno}"
         ) from None
+    except ValueError as error:  # a number of thousands of digits
+        raise InputError(f"is not JSON that can be read: {error}", where=str(file)) from None
     except RecursionError:
         raise InputError("is nested too deeply to be a session", where=str(file)) from None
     if not isinstance(session, dict):
