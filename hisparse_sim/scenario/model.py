@@ -20,6 +20,10 @@ class WeightsSpec(Record):
 
     shared_bytes: NonNegativeInt
     routed_bytes: NonNegativeInt = 0
+    mtp_shared_bytes: NonNegativeInt = 0
+    """The part of ``shared_bytes`` in MTP layers, which vLLM loads only when it drafts with them."""
+    mtp_routed_bytes: NonNegativeInt = 0
+    """The same part of ``routed_bytes``."""
     dtype: str
     """Of the bulk of the weights: ``fp8``, ``bf16``, ``int4``, ``nvfp4`` …"""
 
