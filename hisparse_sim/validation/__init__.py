@@ -1,2 +1,1 @@
-"""The simulator beside the real thing: recorded scheduler traces and published results.
-"""
+"""The simulator beside the real thing: recorded scheduler traces and published results."""

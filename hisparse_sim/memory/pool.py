@@ -1,0 +1,362 @@
+"""Block pools with vLLM's exact free-list order, kept as runs instead of blocks.
+
+A free list is a sequence of runs: anonymous blocks (nothing refers to their content; only their
+number matters), hashed blocks (findable by a prefix lookup) and page copies (``residency``), which
+weigh several blocks each. Which physical id a block has is observable nowhere, so none is kept:
+two pools that agree on these runs agree on every decision. Sources: vLLM 0.33 ``BlockPool`` and
+``FreeKVCacheBlockQueue`` as observed by running them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Ids = npt.NDArray[np.int64]
+
+
+class GrowingArray:
+    """An int64 array indexed by ids that only ever grow; new cells hold ``fill``."""
+
+    __slots__ = ("a", "fill")
+
+    def __init__(self, fill: int) -> None:
+        self.fill = fill
+        self.a: Ids = np.full(1024, fill, dtype=np.int64)
+
+    def reach(self, size: int) -> None:
+        """Make indices below ``size`` valid."""
+        have = len(self.a)
+        if size > have:
+            grown = np.full(max(size, have * 2), self.fill, dtype=np.int64)
+            grown[:have] = self.a
+            self.a = grown
+
+
+class Table(Protocol):
+    """Items that can lie in a free list."""
+
+    weight: int
+    stamp: GrowingArray
+    place: GrowingArray
+    """Where an item stands in its run; kept for runs of spread items alone."""
+
+    def taken(self, ids: Ids) -> None:
+        """The pool has handed out (some block of) each of these items: they are gone."""
+
+
+class _Run:
+    """Consecutive entries of a free list: ``count`` anonymous blocks, or items of a table.
+
+    An item is still here only while its stamp is the run's: taking one out of the middle of the
+    list just clears its stamp.
+    """
+
+    __slots__ = ("count", "ids", "pos", "stamp", "table")
+
+    def __init__(self, count: int, table: Table | None = None, ids: Any = None, stamp: int = 0) -> None:
+        self.count = count
+        self.table = table
+        self.ids = ids
+        self.pos = 0
+        self.stamp = stamp
+
+
+class _Spread:
+    """Items whose blocks lie apart: one pass over all items for each of their blocks.
+
+    Taking a block of an item ends the item, but its other blocks stay where they are (as anonymous
+    ones); an item that leaves the middle of the list takes all its blocks along (``left``).
+    """
+
+    __slots__ = ("ids", "left", "pass_pos", "passes", "stamp", "table")
+
+    def __init__(self, table: Table, ids: Ids, stamp: int) -> None:
+        self.table = table
+        self.ids = ids
+        self.stamp = stamp
+        self.left = np.zeros(len(ids), dtype=bool)
+        self.passes = table.weight
+        self.pass_pos = 0
+
+    def take(self, n: int) -> int:
+        """Hand out at most ``n`` blocks of the current pass; returns how many."""
+        first = self.pass_pos
+        end = min(first + n, len(self.ids))
+        self.pass_pos = end
+        ids = self.ids[first:end]
+        stamp = self.table.stamp.a
+        alive = ids[stamp[ids] == self.stamp]
+        if len(alive):
+            stamp[alive] = 0
+            self.table.taken(alive)
+        if end == len(self.ids):
+            self.passes -= 1
+            self.pass_pos = 0
+        return end - first - int(self.left[first:end].sum())
+
+
+class Pool:
+    """A free list of ``blocks`` blocks. Block 0 (vLLM's null block) is not part of it."""
+
+    __slots__ = ("_absent", "_runs", "_spread", "_stamp", "free", "total")
+
+    def __init__(self, blocks: int) -> None:
+        self.total = blocks
+        self.free = blocks
+        self._runs: deque[_Run | _Spread] = deque([_Run(blocks)])
+        self._spread: dict[int, _Spread] = {}
+        self._stamp = 0
+        self._absent = 0
+
+    def push_front(self, blocks: int) -> None:
+        """Put anonymous blocks at the very front."""
+        if blocks <= 0:
+            return
+        self.free += blocks
+        runs = self._runs
+        head = runs[0] if runs else None
+        if isinstance(head, _Run) and head.table is None:
+            head.count += blocks
+        else:
+            runs.appendleft(_Run(blocks))
+
+    def append(self, table: Table, ids: Ids) -> None:
+        """Put items at the tail, in the order given."""
+        n = len(ids)
+        if not n:
+            return
+        self._stamp += 1
+        table.stamp.a[ids] = self._stamp
+        self._runs.append(_Run(0, table, ids, self._stamp))
+        self.free += n * table.weight
+
+    def append_spread(self, table: Table, ids: Ids) -> None:
+        """Put items at the tail: the first block of each, in the order given, then the second …"""
+        n = len(ids)
+        if not n:
+            return
+        self._stamp += 1
+        table.stamp.a[ids] = self._stamp
+        table.place.a[ids] = np.arange(n)
+        run = self._spread[self._stamp] = _Spread(table, ids, self._stamp)
+        self._runs.append(run)
+        self.free += n * table.weight
+
+    def remove(self, table: Table, ids: Ids) -> None:
+        """Take items that lie in the list out of its middle."""
+        n = len(ids)
+        if not n:
+            return
+        if self._spread and table.weight > 1:
+            stamps = table.stamp.a[ids]
+            for stamp in set(stamps.tolist()) & self._spread.keys():
+                self._spread[stamp].left[table.place.a[ids[stamps == stamp]]] = True
+        table.stamp.a[ids] = 0
+        self.free -= n * table.weight
+        self._absent += n
+        if self._absent > 1_000_000:
+            self._compact()
+
+    def take(self, n: int) -> None:
+        """Hand out ``n`` blocks from the front; items met on the way are told so (``taken``).
+
+        ``n`` must not exceed ``free``. An item of which only some blocks are needed is gone all
+        the same; its other blocks stay at the front as anonymous ones.
+        """
+        self.free -= n
+        runs = self._runs
+        while n > 0:
+            run = runs[0]
+            if isinstance(run, _Spread):
+                n -= run.take(n)
+                if not run.passes:
+                    runs.popleft()
+                    del self._spread[run.stamp]
+                continue
+            table = run.table
+            if table is None:
+                if run.count > n:
+                    run.count -= n
+                    return
+                n -= run.count
+                runs.popleft()
+                continue
+            weight = table.weight
+            ids = run.ids[run.pos : run.pos + -(-n // weight)]
+            run.pos += len(ids)
+            if run.pos >= len(run.ids):
+                runs.popleft()
+            here = table.stamp.a[ids] == run.stamp
+            if not here.all():
+                self._absent -= len(ids) - int(here.sum())
+                ids = ids[here]
+            if not len(ids):
+                continue
+            table.stamp.a[ids] = 0
+            table.taken(ids)
+            n -= len(ids) * weight
+        if n < 0:
+            self.free += n  # push_front adds them back
+            self.push_front(-n)
+
+    def _compact(self) -> None:
+        kept: deque[_Run | _Spread] = deque()
+        for run in self._runs:
+            if isinstance(run, _Run) and run.table is not None:
+                ids = run.ids[run.pos :]
+                ids = ids[run.table.stamp.a[ids] == run.stamp]
+                if not len(ids):
+                    continue
+                run.ids, run.pos = ids, 0
+            kept.append(run)
+        self._runs = kept
+        self._absent = 0
+
+
+class IdSource:
+    """Small integers, given out and taken back."""
+
+    __slots__ = ("_next", "_returned")
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._returned: list[Ids] = []
+
+    def new(self, n: int) -> Ids:
+        """``n`` ids that nobody else holds."""
+        got: list[Ids] = []
+        while n and self._returned:
+            back = self._returned.pop()
+            if len(back) > n:
+                self._returned.append(back[n:])
+                back = back[:n]
+            got.append(back)
+            n -= len(back)
+        if n:
+            got.append(np.arange(self._next, self._next + n, dtype=np.int64))
+            self._next += n
+        return got[0] if len(got) == 1 else np.concatenate(got) if got else np.empty(0, dtype=np.int64)
+
+    def give_back(self, ids: Ids) -> None:
+        """These ids may be used again."""
+        if len(ids):
+            self._returned.append(ids)
+
+    @property
+    def bound(self) -> int:
+        """All ids given out so far lie below this."""
+        return self._next
+
+
+class HashedBlocks:
+    """Blocks of one group that a prefix lookup can find.
+
+    A block has a reference count and, once its content is known, the content id of its prefix
+    (``memory.content``). Several blocks may carry the same one; a lookup finds the earliest.
+    """
+
+    weight = 1
+
+    def __init__(self, pool: Pool, *, caching: bool) -> None:
+        self.pool = pool
+        self.caching = caching
+        self.stamp = self.place = GrowingArray(0)
+        self.ref = GrowingArray(0)
+        self.content = GrowingArray(-1)
+        self._first = GrowingArray(-1)
+        self._later: dict[int, list[int]] = {}
+        self._ids = IdSource()
+        self.on_taken: Callable[[Ids], None] | None = None
+
+    def new(self, n: int) -> Ids:
+        """Ids for ``n`` blocks just taken from the pool; each is referenced once."""
+        ids = self._ids.new(n)
+        for array in (self.stamp, self.ref, self.content):
+            array.reach(self._ids.bound)
+        self.ref.a[ids] = 1
+        self.content.a[ids] = -1
+        return ids
+
+    def publish(self, ids: Ids, content: Ids) -> None:
+        """Give blocks without a hash theirs."""
+        if not len(ids):
+            return
+        self._first.reach(int(content.max()) + 1)
+        self.content.a[ids] = content
+        first = self._first.a
+        known = first[content] >= 0
+        if known.any():
+            for i, c in zip(ids[known].tolist(), content[known].tolist(), strict=True):
+                self._later.setdefault(c, []).append(i)
+            fresh = ~known
+            first[content[fresh]] = ids[fresh]
+        else:
+            first[content] = ids
+
+    def leading(self, content: Ids) -> Ids:
+        """Blocks of the longest leading run of ``content`` that is present."""
+        n = len(content)
+        if not n:
+            return content
+        first = self._first.a
+        if int(content[0]) >= len(first) or first[content[0]] < 0:
+            return content[:0]
+        self._first.reach(int(content.max()) + 1)
+        found = self._first.a[content]
+        missing = found < 0
+        stop = int(missing.argmax())
+        return found if not missing[stop] else found[:stop]
+
+    def idle(self, ids: Ids) -> int:
+        """How many of these blocks nobody references (they lie in the free list)."""
+        return int((self.ref.a[ids] == 0).sum())
+
+    def touch(self, ids: Ids) -> None:
+        """Reference blocks; those that were free leave the free list."""
+        ref = self.ref.a
+        self.pool.remove(self, ids[ref[ids] == 0])
+        ref[ids] += 1
+
+    def release(self, ids: Ids) -> None:
+        """Drop one reference each, in order: unhashed blocks go to the front, hashed to the tail."""
+        if not len(ids):
+            return
+        ref = self.ref.a
+        ref[ids] -= 1
+        gone = ids[ref[ids] == 0]
+        if not len(gone):
+            return
+        if self.caching:
+            hashed = self.content.a[gone] >= 0
+            plain = gone[~hashed]
+            self.pool.append(self, gone[hashed])
+        else:
+            plain = gone
+        if len(plain):
+            self._ids.give_back(plain)
+            self.pool.push_front(len(plain))
+
+    def taken(self, ids: Ids) -> None:
+        """The pool handed these blocks out again: what they held cannot be found any more."""
+        if self.on_taken is not None:
+            self.on_taken(ids)
+        content = self.content.a[ids]
+        first = self._first.a
+        if self._later:
+            later = self._later
+            for i, c in zip(ids.tolist(), content.tolist(), strict=True):
+                others = later.get(c)
+                if first[c] == i:
+                    first[c] = others.pop(0) if others else -1
+                elif others:
+                    others.remove(i)
+                if others is not None and not others:
+                    del later[c]
+        else:
+            first[content] = -1
+        self._ids.give_back(ids)

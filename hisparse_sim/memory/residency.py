@@ -1,0 +1,595 @@
+"""HiSparse memory: pages that live on the GPU, on the host, or both.
+
+A page is one block of context in all layers. On the GPU it takes one block in each resident group;
+those blocks share one fate, so they are one *copy* here. Per request the pages fall into runs::
+
+    0 ........ unpinned_to ........ ready ........ planned ........ pages
+      unpinned or     clean, held      being written    dirty
+      host only                        to the host
+
+because write-backs are planned and reported in page order, and a page is given up only once it is
+clean. Source: vLLM 0.33 (HiSparse coordinator), as observed by running it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from hisparse_sim.memory.base import MISS, NOTHING, Hit, Sequence
+from hisparse_sim.memory.index_offload import IndexOffload
+from hisparse_sim.memory.pool import GrowingArray, HashedBlocks, Ids, IdSource, Pool
+
+
+@dataclass(frozen=True, slots=True)
+class HiSparseSizes:
+    """Pool sizes in blocks (null blocks not counted), and the thresholds derived from them."""
+
+    block_size: int
+    gpu_blocks: int
+    host_blocks: int
+    resident_groups: int
+    hot_blocks_per_group: int
+    window_pages: int
+    """Resident pages that admission reserves per group: tokens in flight, in pages."""
+    transition_watermark_blocks: int
+    max_model_len: int
+    admission_watermark_blocks: int = 0
+    prefix_caching: bool = True
+    transfer_delay_steps: int = 1
+
+    @property
+    def hot_blocks(self) -> int:
+        """Of one request."""
+        return self.resident_groups * self.hot_blocks_per_group
+
+
+class PageCopies:
+    """GPU copies of pages, each ``weight`` blocks (one per resident group)."""
+
+    def __init__(self, pool: Pool, weight: int) -> None:
+        self.pool = pool
+        self.weight = weight
+        self.stamp = GrowingArray(0)
+        self.place = GrowingArray(0)
+        self.ref = GrowingArray(0)
+        self.owner = GrowingArray(-1)
+        self.page = GrowingArray(0)
+        self.content = GrowingArray(-1)
+        self.by_content = GrowingArray(-1)
+        self._more_owners: dict[int, list[tuple[int, int]]] = {}
+        self._ids = IdSource()
+        self.states: list[PagedState | None] = []
+        self._idle_slots: list[int] = []
+
+    def enter(self, state: PagedState) -> None:
+        """Give a request a number that ownership is kept under."""
+        if self._idle_slots:
+            state.slot = self._idle_slots.pop()
+            self.states[state.slot] = state
+        else:
+            state.slot = len(self.states)
+            self.states.append(state)
+
+    def leave(self, state: PagedState) -> None:
+        """Forget the request; it must own nothing any more."""
+        self.states[state.slot] = None
+        self._idle_slots.append(state.slot)
+
+    def new(self, n: int) -> Ids:
+        """Copies for ``n`` pages whose blocks were just taken from the pool."""
+        ids = self._ids.new(n)
+        for array in (self.stamp, self.place, self.ref, self.owner, self.page, self.content):
+            array.reach(self._ids.bound)
+        self.ref.a[ids] = 1
+        self.owner.a[ids] = -1
+        self.content.a[ids] = -1
+        return ids
+
+    def record(self, ids: Ids, content: Ids) -> None:
+        """These copies can be adopted by whoever hits ``content`` (older ones are forgotten)."""
+        self.by_content.reach(int(content.max()) + 1)
+        older = self.by_content.a[content]
+        self.content.a[older[older >= 0]] = -1
+        self.by_content.a[content] = ids
+        self.content.a[ids] = content
+
+    def adoptable(self, content: Ids) -> Ids:
+        """The copy that each content id has, or -1."""
+        if not len(content):
+            return content
+        self.by_content.reach(int(content.max()) + 1)
+        return self.by_content.a[content]
+
+    def touch(self, ids: Ids) -> None:
+        """Reference copies; those that were free leave the free list."""
+        ref = self.ref.a
+        self.pool.remove(self, ids[ref[ids] == 0])
+        ref[ids] += 1
+
+    def unpin(self, ids: Ids, slot: int, pages: Ids) -> None:
+        """Give references back, in order; request ``slot`` goes on reading ``pages`` from them."""
+        owned = self.owner.a[ids] >= 0
+        if owned.any():
+            for i, p in zip(ids[owned].tolist(), pages[owned].tolist(), strict=True):
+                self._more_owners.setdefault(i, []).append((slot, p))
+            ids_new, pages_new = ids[~owned], pages[~owned]
+        else:
+            ids_new, pages_new = ids, pages
+        self.owner.a[ids_new] = slot
+        self.page.a[ids_new] = pages_new
+        ref = self.ref.a
+        ref[ids] -= 1
+        self.pool.append(self, ids[ref[ids] == 0])
+
+    def leave_behind(self, ids: Ids) -> None:
+        """Give the references of a request that ends back: group by group, each in the order given."""
+        ref = self.ref.a
+        ref[ids] -= 1
+        self.pool.append_spread(self, ids[ref[ids] == 0])
+
+    def disown(self, ids: Ids, slot: int) -> None:
+        """Request ``slot`` stops reading these copies; they stay where they are."""
+        mine = self.owner.a[ids] == slot
+        self.owner.a[ids[mine]] = -1
+        if self._more_owners:
+            others = self._more_owners
+            for i in ids.tolist():
+                more = others.get(i)
+                if more is None:
+                    continue
+                if self.owner.a[i] == -1:
+                    self.owner.a[i], self.page.a[i] = more.pop(0)
+                else:
+                    more[:] = [o for o in more if o[0] != slot]
+                if not more:
+                    del others[i]
+
+    def discard(self, ids: Ids) -> None:
+        """Drop the last reference to copies that are of no use: anonymous blocks, at the front."""
+        ref = self.ref.a
+        ref[ids] -= 1
+        gone = ids[ref[ids] == 0]
+        if len(gone):
+            self._ids.give_back(gone)
+            self.pool.push_front(len(gone) * self.weight)
+
+    def taken(self, ids: Ids) -> None:
+        """The pool handed out (some of) the blocks of these copies: their readers lose the page."""
+        content = self.content.a[ids]
+        held = content >= 0
+        if held.any():
+            self.by_content.a[content[held]] = -1
+        owner = self.owner.a[ids]
+        if len(ids) == 1 or (owner[0] == owner).all():
+            if owner[0] >= 0:
+                self._lost(int(owner[0]), self.page.a[ids])
+        else:
+            for slot in dict.fromkeys(owner.tolist()):
+                if slot >= 0:
+                    self._lost(slot, self.page.a[ids[owner == slot]])
+        if self._more_owners:
+            for i in ids.tolist():
+                for slot, page in self._more_owners.pop(i, ()):
+                    self._lost(slot, np.array([page], dtype=np.int64))
+        self._ids.give_back(ids)
+
+    def _lost(self, slot: int, pages: Ids) -> None:
+        state = self.states[slot]
+        assert state is not None
+        state.copy[pages] = -1
+        state.host_only += len(pages)
+        state.unpinned -= len(pages)
+        state.lost += len(pages)
+        state.hot_required = True
+
+
+class PagedState:
+    """The pages of one request that is running."""
+
+    __slots__ = (
+        "adopt",
+        "alive",
+        "content",
+        "copy",
+        "detached",
+        "host",
+        "host_only",
+        "hot_blocks",
+        "hot_required",
+        "index",
+        "index_hashed",
+        "lost",
+        "pages",
+        "planned",
+        "published",
+        "ready",
+        "slot",
+        "target",
+        "unpinned",
+        "unpinned_to",
+    )
+
+    def __init__(self, content: Ids) -> None:
+        self.content = content
+        self.slot = -1
+        self.alive = True
+        self.pages = 0
+        self.index = np.empty(64, dtype=np.int64)
+        self.host = np.empty(64, dtype=np.int64)
+        self.copy = np.empty(64, dtype=np.int64)
+        """GPU copy of each page, -1 if the host alone has it."""
+        self.hot_blocks = 0
+        self.hot_required = False
+        self.unpinned_to = 0
+        self.ready = 0
+        self.planned = 0
+        self.published = 0
+        self.target = -1
+        self.index_hashed = 0
+        self.host_only = 0
+        self.unpinned = 0
+        self.adopt = 0
+        self.lost = 0
+        self.detached = NOTHING
+
+    def reach(self, pages: int) -> None:
+        """Make room for ``pages`` pages."""
+        if pages > len(self.copy):
+            size = max(pages, 2 * len(self.copy))
+            for name in ("index", "host", "copy"):
+                grown = np.empty(size, dtype=np.int64)
+                grown[: self.pages] = getattr(self, name)[: self.pages]
+                setattr(self, name, grown)
+
+    @property
+    def resident(self) -> int:
+        """Pages with a GPU copy."""
+        return self.pages - self.host_only
+
+    @property
+    def clean_held(self) -> int:
+        """Clean pages that still hold a reference to their GPU copy."""
+        held = self.copy[self.unpinned_to : self.ready]
+        return int((held >= 0).sum())
+
+
+@dataclass(slots=True)
+class Writeback:
+    """Pages ``[first, end)`` of a request on their way to the host."""
+
+    due: int
+    state: PagedState
+    first: int
+    end: int
+
+
+class HiSparseMemory:
+    """The GPU pool (indexer, resident and hot groups) and the host pool of one replica."""
+
+    def __init__(self, sizes: HiSparseSizes, index_offload: IndexOffload | None = None) -> None:
+        self.sizes = sizes
+        self.block_size = sizes.block_size
+        self.index_offload = index_offload
+        self.gpu = Pool(sizes.gpu_blocks)
+        self.host_pool = Pool(sizes.host_blocks)
+        self.index = HashedBlocks(self.gpu, caching=sizes.prefix_caching)
+        self.host = HashedBlocks(self.host_pool, caching=sizes.prefix_caching)
+        self.copies = PageCopies(self.gpu, sizes.resident_groups)
+        self.writebacks: deque[Writeback] = deque()
+        self.hot_blocks = sizes.hot_blocks
+        self.refusal = ""
+        """What the last refused admission lacked."""
+        self.planned_pages = 0
+        self.completed_pages = 0
+        self.adopted_pages = 0
+        self.lost_pages = 0
+        """Of requests that are gone; the others carry theirs themselves."""
+
+    # -- prefix ---------------------------------------------------------------------------------
+
+    def lookup(self, request: Sequence) -> Hit | None:
+        """The longest prefix that the host holds *and* the indexer's GPU blocks, or their offload.
+
+        The last token of a request is always computed again.
+        """
+        if not self.sizes.prefix_caching:
+            return MISS
+        limit = (request.num_tokens - 1) // self.block_size
+        host = self.host.leading(request.content[:limit])
+        gpu = self.index.leading(request.content[: len(host)])
+        found = len(gpu)
+        if self.index_offload is not None and found < len(host):
+            found += self.index_offload.run(request.content[found : len(host)])
+        return Hit(found * self.block_size, gpu, host[:found])
+
+    # -- allocation -----------------------------------------------------------------------------
+
+    def _pages_for(self, tokens: int) -> int:
+        return -(-min(tokens, self.sizes.max_model_len) // self.block_size)
+
+    def _admits(self, hit: Hit, pages: int, resident_pages: int, watermark_blocks: int) -> bool:
+        sizes = self.sizes
+        hits = len(hit.host)
+        host = max(pages - hits, 0)
+        gpu = max(pages - len(hit.gpu), 0) + watermark_blocks
+        gpu += sizes.resident_groups * max(resident_pages - hits, 0)
+        if hits:
+            host += self.host.idle(hit.host)
+            gpu += self.index.idle(hit.gpu) + self.hot_blocks
+        if host > self.host_pool.free:
+            self.refusal = "host blocks"
+            return False
+        self.refusal = "GPU blocks"
+        return gpu <= self.gpu.free
+
+    def admit(self, request: Sequence, hit: Hit, tokens: int, *, others_running: bool) -> bool:
+        """Start a request whose first step computes ``tokens`` after ``hit``; False if it must wait.
+
+        Both must fit: the whole sequence (resident pages only up to the window), and this step's
+        tokens.
+        """
+        sizes = self.sizes
+        watermark = sizes.admission_watermark_blocks if others_running else 0
+        whole = self._pages_for(request.num_tokens)
+        step = self._pages_for(hit.tokens + tokens)
+        if not (
+            self._admits(hit, whole, min(whole, sizes.window_pages), watermark)
+            and self._admits(hit, step, step, watermark)
+        ):
+            return False
+        state = PagedState(request.content)
+        self.copies.enter(state)
+        hits = len(hit.host)
+        if hits:
+            self.host.touch(hit.host)
+            self.index.touch(hit.gpu)
+            state.reach(hits)
+            state.pages = state.host_only = state.adopt = hits
+            state.ready = state.planned = state.published = state.index_hashed = hits
+            state.host[:hits] = hit.host
+            here = len(hit.gpu)
+            state.index[:here] = hit.gpu
+            if hits > here:
+                self._restore_index(state, here, hits)
+            state.copy[:hits] = -1
+            state.hot_required = True
+        self._allocate(state, step)
+        request.memory = state
+        self._publish(state, min(hit.tokens + tokens, request.num_tokens))
+        return True
+
+    def _restore_index(self, state: PagedState, first: int, end: int) -> None:
+        """Copy indexer blocks back from their offload; they are findable at once."""
+        assert self.index_offload is not None
+        self.gpu.take(end - first)
+        state.index[first:end] = self.index.new(end - first)
+        self.index.publish(state.index[first:end], state.content[first:end])
+        self.index_offload.restored_blocks += end - first
+
+    def extend(self, request: Sequence, tokens: int) -> bool:
+        """Room for ``tokens`` more of a running request; False, and nothing changed, if there is none."""
+        state: PagedState = request.memory
+        after = request.computed + tokens
+        pages = self._pages_for(after)
+        if pages > state.pages or (state.hot_required and state.hot_blocks < self.hot_blocks):
+            new = max(pages - state.pages, 0)
+            need = new * (1 + self.sizes.resident_groups)
+            if state.hot_required:
+                need += self.hot_blocks - state.hot_blocks
+            if new > self.host_pool.free or need > self.gpu.free:
+                return False
+            self._allocate(state, pages)
+        self._publish(state, min(after, request.num_tokens))
+        return True
+
+    def _allocate(self, state: PagedState, pages: int) -> None:
+        new = max(pages - state.pages, 0)
+        hot = self.hot_blocks - state.hot_blocks if state.hot_required else 0
+        self.host_pool.take(new)
+        self.gpu.take(new * (1 + self.sizes.resident_groups) + hot)
+        state.hot_blocks += hot
+        if new:
+            state.reach(pages)
+            old, state.pages = state.pages, pages
+            state.host[old:pages] = self.host.new(new)
+            state.index[old:pages] = self.index.new(new)
+            state.copy[old:pages] = self.copies.new(new)
+
+    def returned(self, request: Sequence, known_tokens: int) -> None:
+        """An asynchronous batch has come back: more of the request's tokens are known."""
+        self._publish(request.memory, known_tokens)
+
+    def _publish(self, state: PagedState, known_tokens: int) -> None:
+        """Make whole blocks below ``known_tokens`` findable (host pages once they are durable)."""
+        if not self.sizes.prefix_caching:
+            return
+        target = known_tokens // self.block_size
+        if target > state.index_hashed:
+            first = state.index_hashed
+            self.index.publish(state.index[first:target], state.content[first:target])
+            state.index_hashed = target
+        if target > state.published:
+            state.target = target
+            self._publish_host(state)
+
+    def _publish_host(self, state: PagedState) -> None:
+        end = min(state.target, state.ready)
+        first = state.published
+        if end > first:
+            content = state.content[first:end]
+            self.host.publish(state.host[first:end], content)
+            copy = state.copy[first:end]
+            if state.host_only:
+                here = copy >= 0
+                copy, content = copy[here], content[here]
+            if len(copy):
+                self.copies.record(copy, content)
+            state.published = end
+        if state.ready >= state.target:
+            state.target = -1
+
+    # -- the end of a scheduling step -----------------------------------------------------------
+
+    def settle(self, scheduled: Mapping[Sequence, int], step: int) -> None:
+        """Plan write-backs and give clean pages up.
+
+        ``scheduled``: tokens of each request in this step, in schedule order, before they count as
+        computed.
+        """
+        budget = self.sizes.max_model_len // self.block_size
+        size = self.block_size
+        due = step + self.sizes.transfer_delay_steps
+        for request, tokens in scheduled.items():
+            state: PagedState = request.memory
+            sealed = min(request.computed + tokens, request.num_tokens) // size
+            if sealed > state.planned and budget:
+                first = state.planned
+                end = min(sealed, first + budget)
+                budget -= end - first
+                self.planned_pages += end - first
+                self.copies.ref.a[state.copy[first:end]] += 1
+                self.host.ref.a[state.host[first:end]] += 1
+                state.planned = end
+                self.writebacks.append(Writeback(due, state, first, end))
+            if self.index_offload is not None:
+                self.index_offload.offer(request, request.computed + tokens)
+            if state.adopt:
+                self._adopt(state)
+            if state.hot_blocks < self.hot_blocks:
+                if (
+                    self.gpu.free < self.sizes.transition_watermark_blocks
+                    or state.pages >= self.sizes.window_pages
+                ):
+                    state.hot_required = True
+            else:
+                self._unpin(state, state.ready, downwards=True)
+
+    def _adopt(self, state: PagedState) -> None:
+        pages, state.adopt = state.adopt, 0
+        found = self.copies.adoptable(state.content[:pages])
+        here = np.flatnonzero(found >= 0)
+        if len(here):
+            ids = found[here]
+            self.copies.touch(ids)
+            state.copy[here] = ids
+            state.host_only -= len(here)
+            self.adopted_pages += len(here)
+
+    def _unpin(self, state: PagedState, end: int, *, downwards: bool) -> None:
+        """Give up clean pages below ``end``, but never the two last pages of a request."""
+        first = state.unpinned_to
+        end = min(end, state.pages - 2)
+        if end <= first:
+            return
+        pages = np.arange(first, end)
+        ids = state.copy[first:end]
+        if state.host_only:
+            here = ids >= 0
+            pages, ids = pages[here], ids[here]
+        else:
+            ids = ids.copy()
+        if downwards:
+            pages, ids = pages[::-1], ids[::-1]
+        state.unpinned_to = end
+        if len(ids):
+            state.unpinned += len(ids)
+            self.copies.unpin(ids, state.slot, pages)
+
+    # -- write-backs ----------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Whether write-backs are under way."""
+        return bool(self.writebacks)
+
+    counting = busy
+
+    def reclaim_pending(self) -> bool:
+        """Whether blocks will come back without anybody's doing: a failing request waits for them."""
+        for w in self.writebacks:
+            state = w.state
+            if state.alive:
+                if state.hot_blocks == self.hot_blocks:
+                    return True
+            elif not len(state.detached):
+                return True
+        return False
+
+    def complete(self, step: int) -> int:
+        """Take note of the write-backs that are reported with step ``step``; returns their pages."""
+        due: list[Writeback] = []
+        while self.writebacks and self.writebacks[0].due <= step:
+            due.append(self.writebacks.popleft())
+        if not due:
+            return 0
+        done = 0
+        for w in due:
+            done += w.end - w.first
+            ids = w.state.copy[w.first : w.end]
+            if w.state.alive:
+                self.copies.ref.a[ids] -= 1
+            else:
+                self.copies.discard(ids.copy())
+        for w in due:
+            state = w.state
+            host = state.host[w.first : w.end]
+            state.ready = w.end
+            if state.alive:
+                if state.hot_blocks == self.hot_blocks:
+                    self._unpin(state, w.end, downwards=False)
+                self.host.ref.a[host] -= 1
+            elif len(state.detached) and w.end == state.planned:
+                self._finish_detached(state, host)
+            else:
+                self.host.release(host.copy())
+        for w in due:
+            if w.state.alive and w.state.target >= 0:
+                self._publish_host(w.state)
+        self.completed_pages += done
+        return done
+
+    def _finish_detached(self, state: PagedState, host: Ids) -> None:
+        """The last write-back of a finished request: its pages become findable after all."""
+        self.host.release(host[:-1].copy())
+        end = min(state.ready, state.target)
+        if end > state.published:
+            self.host.publish(state.host[state.published : end], state.content[state.published : end])
+        self.host.release(state.detached[::-1].copy())
+        state.detached = NOTHING
+        self.host.release(host[-1:].copy())
+
+    # -- release --------------------------------------------------------------------------------
+
+    def may_preempt(self, victim: Sequence) -> bool:
+        """Only when the last batch that holds the victim has come back."""
+        return not victim.in_flight
+
+    def release(self, request: Sequence, *, finished: bool) -> None:
+        """A request ends or is preempted. Clean pages stay readable as copies; the rest is dropped."""
+        state: PagedState = request.memory
+        request.memory = None
+        if finished and self.index_offload is not None:
+            self.index_offload.finish(request)
+        pages = state.pages
+        if finished and state.target > 0 and state.planned > state.ready:
+            state.detached = state.host[: state.target].copy()
+            self.host.ref.a[state.detached] += 1
+        state.alive = False
+        self.lost_pages += state.lost
+        held = state.copy[state.unpinned_to : state.ready][::-1]
+        given = state.copy[: state.unpinned_to]
+        if state.host_only:
+            held, given = held[held >= 0], given[given >= 0]
+        if len(held):
+            self.copies.leave_behind(held.copy())
+        if len(given):
+            self.copies.disown(given, state.slot)
+        self.host.release(state.host[:pages][::-1].copy())
+        self.index.release(state.index[:pages][::-1].copy())
+        self.copies.discard(state.copy[state.ready : pages][::-1].copy())
+        self.gpu.push_front(state.hot_blocks)
+        self.copies.leave(state)

@@ -1,0 +1,18 @@
+"""The scheduler's own knobs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """See ``EngineSpec`` for the meaning of each field."""
+
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    long_prefill_token_threshold: int = 0
+    chunked_prefill: bool = True
+    priority_policy: bool = False
+    async_scheduling: bool = False

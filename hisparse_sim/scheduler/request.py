@@ -1,0 +1,95 @@
+"""A request as the scheduler sees it."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+from hisparse_sim.memory.pool import Ids
+
+
+class Status(IntEnum):
+    """Where a request stands."""
+
+    WAITING = 0
+    LOADING = 1
+    RUNNING = 2
+    PREEMPTED = 3
+    FINISHED = 4
+
+
+class Request:
+    """One request. Token counts are of prompt and output together unless said.
+
+    ``content`` are the ids of its whole blocks (``memory.content``), long enough for the prompt and
+    all output it may produce.
+    """
+
+    __slots__ = (
+        "arrival",
+        "batches",
+        "computed",
+        "content",
+        "epoch",
+        "hit_tokens",
+        "id",
+        "in_flight",
+        "max_tokens",
+        "memory",
+        "num_tokens",
+        "placeholders",
+        "preemptions",
+        "priority",
+        "prompt_tokens",
+        "stale",
+        "status",
+        "user",
+    )
+
+    def __init__(
+        self,
+        id: str,  # noqa: A002
+        prompt_tokens: int,
+        max_tokens: int,
+        content: Ids,
+        *,
+        arrival: float = 0.0,
+        priority: int = 0,
+        user: Any = None,
+    ) -> None:
+        self.id = id
+        self.prompt_tokens = prompt_tokens
+        self.max_tokens = max_tokens
+        self.content = content
+        self.arrival = arrival
+        self.priority = priority
+        self.user = user
+        """Whatever the caller wants to find again."""
+        self.num_tokens = prompt_tokens
+        """Prompt and sampled tokens."""
+        self.computed = 0
+        """Tokens whose KV exists or is being computed."""
+        self.placeholders = 0
+        """Sampled tokens that an asynchronous batch has not brought back yet."""
+        self.in_flight = 0
+        """Tokens scheduled in batches that have not come back."""
+        self.batches = 0
+        """Batches under way that hold it."""
+        self.epoch = 0
+        """Grows with each preemption: results of an older epoch are stale."""
+        self.stale = 0
+        """Batches of an older epoch that are still under way."""
+        self.status = Status.WAITING
+        self.memory: Any = None
+        """The memory's own record of this request while it holds blocks."""
+        self.preemptions = 0
+        self.hit_tokens = 0
+        """Prefix found at the last admission, loaded tokens included."""
+
+    @property
+    def output_tokens(self) -> int:
+        """Sampled so far."""
+        return self.num_tokens - self.prompt_tokens
+
+    def __repr__(self) -> str:
+        return f"<Request {self.id} {self.status.name.lower()} {self.computed}/{self.num_tokens}>"
