@@ -1,2 +1,1 @@
-"""Results for people: tables and plots.
-"""
+"""Results for people: tables and plots."""

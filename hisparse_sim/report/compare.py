@@ -1,0 +1,47 @@
+"""Runs side by side: ``python -m hisparse_sim.report.compare DIR… [--plots FOLDER]`` prints their table.
+
+With ``--plots`` also their pictures, overlaid, in FOLDER.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hisparse_sim.errors import HiSparseError, InputError
+from hisparse_sim.report.run_files import RunFolder
+from hisparse_sim.report.tables import side_by_side
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table of the folders given (default: the command line); the exit code."""
+    parser = argparse.ArgumentParser(prog="hisparse_sim.report.compare", description="Runs side by side.")
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="what `hisparse-sim run` wrote")
+    parser.add_argument(
+        "--plots", type=Path, metavar="FOLDER", help="draw the runs over each other, in FOLDER"
+    )
+    options = parser.parse_args(arguments)
+    runs = [RunFolder(folder) for folder in options.folders]
+    try:
+        print(side_by_side([(run.label(), run.summary()) for run in runs]))
+        if options.plots:
+            _draw(runs, options.plots)
+    except HiSparseError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _draw(runs: Sequence[RunFolder], folder: Path) -> None:
+    from hisparse_sim.report.plots import RunPicture, save_plots
+
+    try:
+        save_plots([RunPicture.read(run) for run in runs], folder)
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror or error}", where=str(folder)) from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
