@@ -59,7 +59,7 @@ def load_node(name_or_path: str | Path) -> NodeSpec:
 def find(kind: str, name_or_path: str | Path) -> Path:
     """The file that ``name_or_path`` means: a shipped ``kind`` ("model", "node", "scenario"), or itself.
 
-    Names are case-insensitive. What looks like a path is one, even if no such file is there.
+    Names are case-insensitive. Raises InputError for a name that is neither.
     """
     given = str(name_or_path)
     if not given or "\0" in given:
@@ -70,12 +70,11 @@ def find(kind: str, name_or_path: str | Path) -> Path:
     if shipped is not None:
         return configs_dir() / folder / f"{shipped}.yaml"
     path = Path(given).expanduser()
-    looks_like_path = len(path.parts) > 1 or path.suffix.lower() in (".json", ".yaml", ".yml")
-    if looks_like_path or path.exists():
+    if path.suffix.lower() in (".json", ".yaml", ".yml") or path.exists():
         return path
+    near = nearest(path.name.lower(), names)
     raise InputError(
-        f"unknown {kind} {given!r}{nearest(given.lower(), names)} Known: {', '.join(names) or 'none'}; "
-        "or give the path of a file",
+        f"unknown {kind} {given!r}{near or '; known are ' + ', '.join(names)}; or give the path of a file",
         where=kind,
     )
 

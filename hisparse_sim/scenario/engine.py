@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Any, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
 
 from hisparse_sim.scenario.base import Record
 
@@ -20,6 +29,7 @@ class EngineSpec(Record):
     """
 
     version: str = "0.33"
+    """vLLM's: 0.33 or 0.30, whose HiSparse scheduling differs; other versions are not modelled."""
     mode: Mode = "resident"
     tp: PositiveInt | None = None
     """Tensor parallel size; none: the node's GPUs."""
@@ -62,9 +72,19 @@ class EngineSpec(Record):
     kv_tokens: PositiveInt | None = None
     """vLLM's ``GPU KV cache size`` in tokens (pool of resident or offload mode)."""
 
+    @field_validator("version", mode="before")
+    @classmethod
+    def _known_version(cls, value: Any) -> Any:
+        text = f"{value:.2f}" if isinstance(value, float) else str(value)  # YAML reads 0.30 as 0.3
+        if not re.fullmatch(r"0\.3[03](\.\d+)?", text):
+            raise ValueError(f"vLLM {text} is not modelled; known are 0.30 and 0.33")
+        return text
+
     @model_validator(mode="after")
     def _one_override(self) -> EngineSpec:
-        given = [n for n in ("available_kv_gib", "num_gpu_blocks", "kv_tokens") if getattr(self, n) is not None]
+        given = [
+            n for n in ("available_kv_gib", "num_gpu_blocks", "kv_tokens") if getattr(self, n) is not None
+        ]
         if len(given) > 1:
             raise ValueError(f"give only one of {', '.join(given)}: each fixes the size of the KV pool")
         return self

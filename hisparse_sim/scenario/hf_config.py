@@ -147,7 +147,7 @@ def model_from_config(path: str | Path) -> ModelSpec:
         other_bytes=_vision_bytes(outer.get("vision_config")),
     )
     bare = ModelSpec(
-        name=path.parent.name if path.name == "config.json" else path.stem,
+        name=_name(path),
         architecture=architecture,
         kv_dtype_of_checkpoint="fp8" if quantized.kv_fp8 else None,
         weights=WeightsSpec(shared_bytes=0, dtype="none"),
@@ -160,6 +160,13 @@ def model_from_config(path: str | Path) -> ModelSpec:
         Sourced(fields=("weights",), source="shapes and formats of config.json, summed", grade="derived"),
     )
     return bare.model_copy(update={"weights": weights, "sources": sources})
+
+
+def _name(path: Path) -> str:
+    """What to call a model by its file: the folder's name, or the file's."""
+    if path.name != "config.json":
+        return path.stem.removesuffix("_config")
+    return path.absolute().parent.name or "model"
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -257,6 +264,7 @@ def _mla(fields: _Fields, layers: int) -> dict[str, Any]:
         return shape
     return shape | {
         "attention": "dsa",
+        "q_lora_rank": fields.integer("q_lora_rank", least=1),
         "index_topk": fields.integer("index_topk", least=1),
         "index_heads": fields.integer("index_n_heads", least=1),
         "index_head_dim": fields.integer("index_head_dim", least=1),

@@ -12,7 +12,7 @@ from typing import Any
 from hisparse_sim.errors import UnsupportedModel
 
 _FULL = ("full_attention", "attention", "full")
-_HYBRID_LAYERS = {
+_LAYER_KINDS = {
     "linear_attention": "hybrid model with linear attention",
     "mamba": "hybrid model with Mamba layers",
     "mamba2": "hybrid model with Mamba layers",
@@ -21,7 +21,7 @@ _HYBRID_LAYERS = {
     "sliding_attention": "sliding-window attention",
     "chunked_attention": "chunked (local) attention",
 }
-_HYBRID_KEYS = {
+_TRAITS = {
     "linear_attn_config": "hybrid model with linear attention (KDA)",
     "kda_layers": "hybrid model with linear attention (KDA)",
     "hybrid_override_pattern": "hybrid model with Mamba layers",
@@ -38,7 +38,6 @@ _HYBRID_KEYS = {
     "compress_ratios": "compressed sparse attention of the DeepSeek-V4 kind",
     "index_kpool": "sparse attention over pooled keys",
     "num_kv_shared_layers": "KV cache shared across layers",
-    "cla_share_factor": "KV cache shared across layers",
     "use_cla": "KV cache shared across layers",
     "kv_sharing_pattern": "KV cache shared across layers",
     "sparse_attention_config": "block-sparse attention",
@@ -48,7 +47,6 @@ _HYBRID_KEYS = {
     "dual_chunk_attention_config": "dual-chunk attention",
     "attention_chunk_size": "chunked (local) attention",
     "cross_attention_layers": "cross-attention layers",
-    "compress_ratio": "compressed attention",
 }
 
 
@@ -66,14 +64,16 @@ def refuse_unsupported(config: Mapping[str, Any], architecture: str, *, where: s
 
     if str(config.get("model_type", "")).startswith("deepseek_v4") or "DeepseekV4" in architecture:
         refuse("DeepSeek-V4 mixes compressed, sparse and sliding-window attention", "model_type")
-    for key, reason in _HYBRID_KEYS.items():
-        if config.get(key):
+    for key, reason in _TRAITS.items():
+        value = config.get(key)
+        off = isinstance(value, Mapping) and value.get("use_sparse_attention") is False
+        if value and not off:
             refuse(reason, key)
     for key in ("layer_types", "layers_block_type", "block_types", "attention_types"):
         kinds = config.get(key)
         for kind in kinds if isinstance(kinds, list) else ():
             if isinstance(kind, str) and kind not in _FULL:
-                refuse(_HYBRID_LAYERS.get(kind, f"layers of kind {kind!r}"), key)
+                refuse(_LAYER_KINDS.get(kind, f"layers of kind {kind!r}"), key)
     if config.get("is_encoder_decoder"):
         refuse("encoder-decoder model", "is_encoder_decoder")
     window = config.get("sliding_window")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hisparse_sim.errors import InputError
+from hisparse_sim.errors import HiSparseError, InputError
 from hisparse_sim.scenario.catalogue import (
     configs_dir,
     find,
@@ -17,9 +17,9 @@ from hisparse_sim.scenario.catalogue import (
     load_node,
 )
 from hisparse_sim.scenario.check import check_scenario
-from hisparse_sim.scenario.overrides import apply_overrides
+from hisparse_sim.scenario.overrides import apply_overrides, parse_override, place
 from hisparse_sim.scenario.scenario import Scenario
-from hisparse_sim.scenario.validate import build
+from hisparse_sim.scenario.validate import build, locate
 from hisparse_sim.scenario.yaml_file import read_mapping
 
 __all__ = [
@@ -50,24 +50,30 @@ def load_scenario(name_or_path: str | Path, *, overrides: Sequence[str] = ()) ->
 def scenario_from_mapping(data: dict[str, Any], *, file: str = "", overrides: Sequence[str] = ()) -> Scenario:
     """The same from a mapping that is read already; ``file`` names it in errors."""
     folder = Path(file).parent
-    data = dict(data)
-    # A bare model or node override replaces the name; then the name must be resolved before fields of it
-    # are set, so the order is: whole sections, resolution, fields.
-    whole = [o for o in overrides if o.partition("=")[0].strip() in ("model", "node")]
+    given = {parse_override(text)[0]: place(text) for text in overrides}
+    # A name must be resolved before fields of what it names are set: whole sections first.
+    whole = [text for text in overrides if parse_override(text)[0] in (("model",), ("node",))]
     data = apply_overrides(data, whole)
     for section, load in (("model", load_model), ("node", load_node)):
         if isinstance(data.get(section), str):
             try:
-                given = _beside(folder, data[section])
-                data[section] = load(given).model_dump(mode="python", exclude_defaults=True)
+                record = load(_beside(folder, data[section]))
             except InputError as error:
-                raise type(error)(error.message, where=_in_file(file, error.where)) from None
-    data = apply_overrides(data, [o for o in overrides if o not in whole])
+                if error.where != section:  # inside a file of its own
+                    raise
+                at = given.get((section,)) or f"{file}: {section}"
+                raise InputError(error.message, where=at) from None
+            data[section] = record.model_dump(exclude_defaults=True)
+    data = apply_overrides(data, [text for text in overrides if text not in whole])
     workload = data.get("workload")
     if isinstance(workload, dict) and isinstance(workload.get("path"), str):
         data["workload"] = {**workload, "path": _beside(folder, workload["path"])}
-    scenario = build(Scenario, data, file=file)
-    check_scenario(scenario, file=file)
+    scenario = build(Scenario, data, file=file, given=given)
+    try:
+        check_scenario(scenario)
+    except HiSparseError as error:
+        keys = tuple((error.where or "").split("."))
+        raise type(error)(error.message, where=locate(file, keys, given)) from None
     return scenario
 
 
@@ -75,8 +81,3 @@ def _beside(folder: Path, given: str) -> str:
     """``given`` as a path seen from the scenario's folder, if such a file is there."""
     beside = folder / given
     return str(beside) if not Path(given).is_absolute() and beside.exists() else given
-
-
-def _in_file(file: str, where: str | None) -> str:
-    """Where an unknown name stands; an error inside a file of its own keeps that place."""
-    return f"{file}: {where}" if file and where in ("model", "node") else where or file

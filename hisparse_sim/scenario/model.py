@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from hisparse_sim.scenario.base import Record, Sourced
 
@@ -71,6 +71,33 @@ class ModelSpec(Record):
     """Set when the quantised checkpoint turns on fp8 KV by itself (``auto`` then means fp8)."""
     weights: WeightsSpec
     sources: tuple[Sourced, ...] = Field(default=())
+
+    @model_validator(mode="after")
+    def _fields_of_its_kind(self) -> ModelSpec:
+        kinds = {
+            "gqa": ("head_dim",),
+            "mla": ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"),
+        }
+        kinds["dsa"] = (*kinds["mla"], "q_lora_rank", "index_heads", "index_head_dim", "index_topk")
+        needed = kinds[self.attention]
+        if self.num_experts:
+            needed += ("experts_per_token", "moe_intermediate_size")
+        if missing := [name for name in needed if not getattr(self, name)]:
+            raise ValueError(f"attention {self.attention} needs {', '.join(missing)}")
+        if self.attention == "gqa" and self.num_heads % self.num_kv_heads:
+            raise ValueError(f"{self.num_kv_heads} KV heads do not divide {self.num_heads} attention heads")
+        if self.experts_per_token > self.num_experts:
+            raise ValueError(f"{self.experts_per_token} experts a token of {self.num_experts} experts")
+        if self.dense_layers > self.num_layers:
+            raise ValueError(f"{self.dense_layers} dense layers of {self.num_layers} layers")
+        leaders = self.indexer_layers
+        if (self.attention == "dsa") != bool(leaders):
+            raise ValueError("indexer_layers belong to attention dsa, and it needs them")
+        if leaders and (
+            leaders[0] != 0 or leaders[-1] >= self.num_layers or sorted(set(leaders)) != [*leaders]
+        ):
+            raise ValueError(f"indexer_layers must rise from layer 0 to at most {self.num_layers - 1}")
+        return self
 
     @property
     def num_indexers(self) -> int:

@@ -11,7 +11,7 @@ from hisparse_sim.scenario.yaml_file import parse_yaml
 
 def parse_override(text: str) -> tuple[tuple[str, ...], Any]:
     """``("engine", "hot_rows")`` and the value, read as YAML, of ``engine.hot_rows=4096``."""
-    where = f"--set {text}"
+    where = place(text)
     path, equals, value = text.partition("=")
     keys = tuple(k.strip() for k in path.split("."))
     if not equals or not all(keys):
@@ -23,8 +23,13 @@ def apply_overrides(data: dict[str, Any], overrides: Sequence[str]) -> dict[str,
     """A copy of ``data`` with each ``path=value`` set, in order. Names are checked by the records."""
     for text in overrides:
         keys, value = parse_override(text)
-        data = _set(data, keys, value, where=f"--set {text}")
+        data = _set(data, keys, value, where=place(text))
     return data
+
+
+def place(text: str) -> str:
+    """How an error names the override ``text``."""
+    return f"--set {text}"
 
 
 def _set(data: dict[str, Any], keys: tuple[str, ...], value: Any, *, where: str) -> dict[str, Any]:

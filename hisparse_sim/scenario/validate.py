@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -16,6 +17,7 @@ from hisparse_sim.scenario.units import parse_tokens
 from hisparse_sim.scenario.yaml_file import line_of
 
 R = TypeVar("R", bound=BaseModel)
+Keys = tuple[str | int, ...]
 
 _TOKEN_FIELDS = frozenset(
     {"max_model_len", "max_num_batched_tokens", "long_prefill_token_threshold", "hot_rows", "kv_tokens"}
@@ -27,76 +29,90 @@ _UNIT_OF_SUFFIX = {
 }
 _DECIMAL = {"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _BINARY = {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+_KINDS = ("conversations", "poisson", "stream", "trace")
+_NOTHING: Mapping[tuple[str, ...], str] = MappingProxyType({})
 _SHOWN = 3
 """Further problems of one file are named up to this many."""
 
 
-def build(record: type[R], data: Mapping[str, Any], *, file: str, prefix: str = "") -> R:
-    """A ``record`` from ``data``, which stands in ``file`` under ``prefix`` (``engine.``).
+def build(
+    record: type[R], data: Mapping[str, Any], *, file: str, given: Mapping[tuple[str, ...], str] = _NOTHING
+) -> R:
+    """A ``record`` from ``data``, which stands in ``file``.
 
-    Raises InputError naming file, field, value and what would be right.
+    ``given`` says which fields came from elsewhere, and from where (``--set a.b=1``). Raises InputError
+    naming the place, field, value and what would be right.
     """
     try:
-        return record.model_validate(human_tokens(data, file=file, prefix=prefix))
+        return record.model_validate(_human_tokens(data, (), file, given))
     except ValidationError as error:
-        raise explain(error, record, file=file, prefix=prefix) from None
+        raise explain(error, record, file=file, given=given) from None
 
 
-def human_tokens(data: Any, *, file: str, prefix: str = "") -> Any:
+def _human_tokens(data: Any, at: Keys, file: str, given: Mapping[tuple[str, ...], str]) -> Any:
     """``data`` with ``128k`` and ``1M`` turned to numbers in fields that count tokens."""
-    if isinstance(data, Mapping):
-        out: dict[str, Any] = {}
-        for key, value in data.items():
-            counts = isinstance(key, str) and (key.endswith("_tokens") or key in _TOKEN_FIELDS)
-            if counts and isinstance(value, str) and value != "auto":
-                value = parse_tokens(value, where=_where(file, f"{prefix}{key}", ()))
-            out[key] = human_tokens(value, file=file, prefix=f"{prefix}{key}.")
-        return out
-    return data
+    if not isinstance(data, Mapping):
+        return data
+    out: dict[Any, Any] = {}
+    for key, value in data.items():
+        here = (*at, key)
+        counts = isinstance(key, str) and (key.endswith("_tokens") or key in _TOKEN_FIELDS)
+        if counts and isinstance(value, str) and value != "auto":
+            value = parse_tokens(value, where=locate(file, here, given))
+        out[key] = _human_tokens(value, here, file, given)
+    return out
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?`` or nothing."""
+    """``; did you mean 'x'`` or nothing."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return f"; did you mean {close[0]!r}" if close else ""
 
 
-def explain(error: ValidationError, record: type[BaseModel], *, file: str, prefix: str = "") -> InputError:
-    """One error for all that pydantic found, the first with its place."""
-    problems: dict[str, list[str]] = {}
-    first: tuple[str | int, ...] = ()
-    for detail in error.errors(include_url=False):
-        path = _path(detail["loc"])
-        first = first or path
-        text = _sentence(detail, record, path)
-        known = problems.setdefault(prefix + ".".join(map(str, path)), [])
+def explain(
+    error: ValidationError,
+    record: type[BaseModel],
+    *,
+    file: str,
+    given: Mapping[tuple[str, ...], str] = _NOTHING,
+) -> InputError:
+    """One error for all that pydantic found: the first with its place, a few more by field."""
+    problems: dict[Keys, list[str]] = {}
+    # A misspelt field is also a missing one: name the misspelling first.
+    order = {"extra_forbidden": 0, "missing": 2}
+    for detail in sorted(error.errors(include_url=False), key=lambda d: order.get(d["type"], 1)):
+        keys = _path(detail["loc"])
+        text = _sentence(detail, record, keys)
+        known = problems.setdefault(keys, [])
         if text not in known:
             known.append(text)
-    fields = list(problems)
-    message = ", or ".join(problems[fields[0]])
-    for field in fields[1 : 1 + _SHOWN]:
-        message += f"; {field}: {', or '.join(problems[field])}"
-    if len(fields) > 1 + _SHOWN:
-        message += f"; and {len(fields) - 1 - _SHOWN} more"
-    return InputError(message, where=_where(file, fields[0], (*_keys(prefix), *first)))
+    (first, texts), *others = problems.items()
+    message = ", and ".join(texts)
+    for keys, more in others[:_SHOWN]:
+        message += f"; {'.'.join(map(str, keys))}: {', and '.join(more)}"
+    if len(others) > _SHOWN:
+        message += f"; and {len(others) - _SHOWN} more"
+    return InputError(message, where=locate(file, first, given))
 
 
-def _keys(prefix: str) -> tuple[str, ...]:
-    return tuple(k for k in prefix.split(".") if k)
-
-
-def _where(file: str, field: str, keys: Sequence[str | int]) -> str:
+def locate(file: str, keys: Keys, given: Mapping[tuple[str, ...], str] = _NOTHING) -> str:
+    """``file:line: engine.tp``, or the override that set it; overrides inside it are named too."""
+    field = ".".join(map(str, keys))
+    for path, place in given.items():
+        if path == keys[: len(path)]:
+            return place if len(path) == len(keys) else f"{place}: {field}"
     line = line_of(Path(file), keys) if keys and file else None
     at = f"{file}:{line}" if line else file
-    return f"{at}: {field}" if at and field else at or field
+    where = f"{at}: {field}" if at and field else at or field
+    inside = [place for path, place in given.items() if path[: len(keys)] == keys]
+    return f"{where} (with {', '.join(inside)})" if inside else where
 
 
-def _path(loc: Sequence[str | int]) -> tuple[str | int, ...]:
+def _path(loc: Sequence[str | int]) -> Keys:
     """The place in the file: without the names pydantic adds for branches of a union."""
     branch = re.compile(r"(constrained-|literal\[|function-|nullable|tagged-union)|^(int|float|str|bool)$")
-    kinds = ("conversations", "poisson", "stream", "trace")
     out = [p for p in loc if not (isinstance(p, str) and branch.search(p))]
-    if len(out) > 1 and out[0] == "workload" and out[1] in kinds:
+    if len(out) > 1 and out[0] == "workload" and out[1] in _KINDS:
         del out[1]
     return tuple(out)
 
@@ -105,7 +121,7 @@ def _sentence(detail: ErrorDetails, record: type[BaseModel], path: Sequence[str 
     kind, value, name = detail["type"], detail["input"], str(path[-1]) if path else ""
     context: dict[str, Any] = dict(detail.get("ctx") or {})
     if kind == "extra_forbidden":
-        known = _field_names(record, path[:-1])
+        known = _field_names(record, detail["loc"][:-1])
         near = nearest(name, known)
         return f"unknown field{near}" if near or not known else f"unknown field; known are {', '.join(known)}"
     if kind == "missing":
@@ -113,8 +129,8 @@ def _sentence(detail: ErrorDetails, record: type[BaseModel], path: Sequence[str 
     if kind == "value_error":
         return str(context.get("error", detail["msg"]))
     if kind in ("union_tag_invalid", "union_tag_not_found"):
-        tags = context.get("expected_tags", "")
         given = context.get("tag")
+        tags = ", ".join(_KINDS)
         return f"kind {given!r} is unknown; one of {tags}" if given else f"kind is missing; one of {tags}"
     shown = _shown(value)
     unit = _unit_hint(name, value)
@@ -179,24 +195,28 @@ def _unit_hint(name: str, value: Any) -> str | None:
     return f"{value!r} has a unit; this field is in {unit}, write {number * size:.12g}"
 
 
-def _field_names(record: type[BaseModel], path: Sequence[str | int]) -> list[str]:
-    """Names that the record at ``path`` inside ``record`` knows (of every branch of a union)."""
+def _field_names(record: type[BaseModel], loc: Sequence[str | int]) -> list[str]:
+    """Names that the record at ``loc`` (as pydantic gives it) inside ``record`` knows."""
     schema: dict[str, Any] = TypeAdapter(record).json_schema()
     definitions = schema.get("$defs", {})
 
-    def expand(nodes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        out = []
-        for node in nodes:
-            if "$ref" in node:
-                node = definitions[node["$ref"].rsplit("/", 1)[-1]]
-            branches = [*node.get("anyOf", ()), *node.get("oneOf", ())]
-            out += expand(branches) if branches else [node]
-        return out
+    def follow(node: dict[str, Any]) -> list[dict[str, Any]]:
+        """The records that ``node`` can be; a union told apart by a tag stays one node."""
+        if "$ref" in node:
+            return follow(definitions[node["$ref"].rsplit("/", 1)[-1]])
+        if "anyOf" in node:
+            return [leaf for branch in node["anyOf"] for leaf in follow(branch)]
+        return [node]
 
-    nodes = expand([schema])
-    for key in path:
-        nodes = expand(
-            n["items"] if isinstance(key, int) and "items" in n else n.get("properties", {}).get(key, {})
-            for n in nodes
-        )
+    nodes = follow(schema)
+    for key in loc:
+        steps = []
+        for node in nodes:
+            tags = node.get("discriminator", {}).get("mapping", {})
+            if key in tags:
+                steps.append({"$ref": tags[key]})
+            else:
+                steps.append(node.get("items" if isinstance(key, int) else "properties", {}))
+                steps[-1] = steps[-1] if isinstance(key, int) else steps[-1].get(key, {})
+        nodes = [leaf for step in steps for leaf in follow(step)]
     return sorted({name for node in nodes for name in node.get("properties", {})})
