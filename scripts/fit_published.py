@@ -39,8 +39,27 @@ HBM_BYTES_PER_S, FP8_FLOPS = 4.8e12, 1979e12  # the H200's datasheet; shares ref
 MOE_KNOTS = (0.0, 8.0, 32.0, 64.0, 512.0, 2048.0)
 MESSAGE_KNOTS = (0.0, 2.0**15, 2.0**17, 2.0**19, 2.0**22, 2.0**25)
 
-MODULE_KEY = ("kernel_source", "model", "kv_cache_dtype", "gemm_type", "num_heads", "batch_size", "isl", "tp_size", "step")
-MOE_KEY = ("kernel_source", "num_tokens", "hidden_size", "inter_size", "topk", "moe_tp_size", "moe_ep_size", "distribution")
+MODULE_KEY = (
+    "kernel_source",
+    "model",
+    "kv_cache_dtype",
+    "gemm_type",
+    "num_heads",
+    "batch_size",
+    "isl",
+    "tp_size",
+    "step",
+)
+MOE_KEY = (
+    "kernel_source",
+    "num_tokens",
+    "hidden_size",
+    "inter_size",
+    "topk",
+    "moe_tp_size",
+    "moe_ep_size",
+    "distribution",
+)
 
 
 def kept_out(rows: pd.DataFrame, key: tuple[str, ...]) -> Array:
@@ -113,10 +132,23 @@ def floats(values: pd.Series) -> Array:
     return np.asarray(values, dtype=float)
 
 
-def term(term_id: str, form: str, params: dict[str, Any], fitted: dict[str, Any], **more: Any) -> dict[str, Any]:
+def term(
+    term_id: str, form: str, params: dict[str, Any], fitted: dict[str, Any], **more: Any
+) -> dict[str, Any]:
     """A profile's term, measured unless said."""
-    clean = {k: [rounded(v) for v in val] if isinstance(val, list) else rounded(val) for k, val in params.items()}
-    return {"id": term_id, "form": form, "unit": "s", "params": clean, **fitted, "source": "aic", "grade": "measured", **more}
+    clean = {
+        k: [rounded(v) for v in val] if isinstance(val, list) else rounded(val) for k, val in params.items()
+    }
+    return {
+        "id": term_id,
+        "form": form,
+        "unit": "s",
+        "params": clean,
+        **fitted,
+        "source": "aic",
+        "grade": "measured",
+        **more,
+    }
 
 
 def decode_terms(rows: pd.DataFrame, kind: str, note: str) -> list[dict[str, Any]]:
@@ -132,7 +164,11 @@ def decode_terms(rows: pd.DataFrame, kind: str, note: str) -> list[dict[str, Any
             x[:, 7] = 0.0
         c, fitted = fit(x, floats(part.t))
         params = {**dict(zip(DECODE_COEFFICIENTS, c, strict=True)), "topk_rows": TOPK_ROWS}
-        domain = {"batch": span(part.batch_size), "context_tokens": span(context), "batch_x_context": span(part.batch_size * context)}
+        domain = {
+            "batch": span(part.batch_size),
+            "context_tokens": span(context),
+            "batch_x_context": span(part.batch_size * context),
+        }
         name = f"dsa.decode.{kind}.{family}.h{heads}.{'fp8' if kv == 'fp8' else 'bf16'}"
         out.append(term(name, "decode_module", params, fitted, domain=domain, note=note))
     return out
@@ -147,7 +183,11 @@ def prefill_terms(rows: pd.DataFrame, kind: str, note: str) -> list[dict[str, An
         large = large[large.batch_size == 1]
     for (model, heads, kv), part in large.groupby(["model", "num_heads", "kv_cache_dtype"]):
         x = prefill_features(
-            floats(part.batch_size), floats(part.isl), floats(part.step), topk_rows=TOPK_ROWS, far_tokens=FAR_TOKENS
+            floats(part.batch_size),
+            floats(part.isl),
+            floats(part.step),
+            topk_rows=TOPK_ROWS,
+            far_tokens=FAR_TOKENS,
         )
         c, fitted = fit(x, floats(part.t))
         params = {
@@ -156,7 +196,16 @@ def prefill_terms(rows: pd.DataFrame, kind: str, note: str) -> list[dict[str, An
         }  # fmt: skip
         family, dtype = FAMILIES[model.split("/")[-1]], "fp8" if kv == "fp8" else "bf16"
         domain = {"new_tokens": [1024.0, CHUNK_TOKENS], "past_tokens": span(part.step)}
-        out.append(term(f"dsa.prefill.{kind}.{family}.h{heads}.{dtype}", "prefill_module", params, fitted, domain=domain, note=note))
+        out.append(
+            term(
+                f"dsa.prefill.{kind}.{family}.h{heads}.{dtype}",
+                "prefill_module",
+                params,
+                fitted,
+                domain=domain,
+                note=note,
+            )
+        )
     for kv, part in rows[(rows.isl * rows.batch_size < 1024)].groupby("kv_cache_dtype"):
         floor = float(part.t.median())
         name = f"dsa.prefill_launch.{kind}.{'fp8' if kv == 'fp8' else 'bf16'}"
@@ -187,7 +236,12 @@ def moe_terms(rows: pd.DataFrame) -> list[dict[str, Any]]:
         name = f"moe.hidden{hidden}.tp{tp}" if tp > 1 else f"moe.hidden{hidden}.ep{ep}"
         out.append(term(name, "piecewise_linear", params, fitted, domain={"tokens": span(part.num_tokens)},
                         note="256 experts, top 8, inner size 2,048, fp8 blocks, experts chosen by power law 1.2."))  # fmt: skip
-    tokens, hidden, tp, ep = (floats(rows[c]) for c in ("num_tokens", "hidden_size", "moe_tp_size", "moe_ep_size"))
+    rows = rows[
+        (rows.moe_tp_size * rows.moe_ep_size <= 8) & ((rows.moe_tp_size == 1) | (rows.moe_ep_size == 1))
+    ]
+    tokens, hidden, tp, ep = (
+        floats(rows[c]) for c in ("num_tokens", "hidden_size", "moe_tp_size", "moe_ep_size")
+    )
     expert = 3.0 * hidden * floats(rows.inter_size) / tp
     experts, topk = floats(rows.num_experts), floats(rows.topk)
     read = experts / ep * (1.0 - (1.0 - topk / experts) ** tokens) * expert / HBM_BYTES_PER_S
@@ -228,9 +282,15 @@ def build(folder: Path) -> dict[str, Any]:
     tables = Tables(folder)
     constants = json.loads((Path(__file__).parent / "published_constants.json").read_text(encoding="utf-8"))
     key = ("op_name", *MODULE_KEY)
-    decode, prefill = tables.read("dsa_decode_module_sglang", key), tables.read("dsa_prefill_module_sglang", key)
+    decode, prefill = (
+        tables.read("dsa_decode_module_sglang", key),
+        tables.read("dsa_prefill_module_sglang", key),
+    )
     # Above 256 requests SGLang's skip and indexer rows jump fourfold: another kernel, not vLLM's.
-    decode = decode[(decode.batch_size <= 256) & decode.model.isin(["zai-org/GLM-5-FP8", "zai-org/GLM-5.2-FP8", "deepseek-ai/DeepSeek-V3.2"])]
+    decode = decode[
+        (decode.batch_size <= 256)
+        & decode.model.isin(["zai-org/GLM-5-FP8", "zai-org/GLM-5.2-FP8", "deepseek-ai/DeepSeek-V3.2"])
+    ]
     skips = decode.op_name.str.contains("skip")
     vllm = tables.read("dsa_decode_module_vllm", MODULE_KEY)
     terms = [
@@ -239,8 +299,16 @@ def build(folder: Path) -> dict[str, Any]:
         *decode_terms(vllm[vllm.num_heads >= 8], "vllm", "vLLM 0.24.0, a layer with an indexer, eager launches in its fixed part: only context_s prices steps."),
     ]  # fmt: skip
     skips = prefill.op_name.str.contains("skip")
-    terms += prefill_terms(prefill[~skips], "indexer", "SGLang 0.5.14, a layer with an indexer, above 1,024 new tokens a sequence.")
-    terms += prefill_terms(prefill[skips], "skip", "SGLang 0.5.14, a layer that reuses a selection, one sequence above 1,024 new tokens.")
+    terms += prefill_terms(
+        prefill[~skips],
+        "indexer",
+        "SGLang 0.5.14, a layer with an indexer, above 1,024 new tokens a sequence.",
+    )
+    terms += prefill_terms(
+        prefill[skips],
+        "skip",
+        "SGLang 0.5.14, a layer that reuses a selection, one sequence above 1,024 new tokens.",
+    )
     terms += [*moe_terms(tables.read("moe_fp8_sglang", MOE_KEY)), *collective_terms(tables)]
     return {
         "schema": SCHEMA,
@@ -262,7 +330,9 @@ def to_text(profile: dict[str, Any]) -> str:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("tables", type=Path)
     default = Path(__file__).resolve().parents[1] / "configs" / "calibrations" / "h200-published.json"
     parser.add_argument("--out", type=Path, default=default)

@@ -86,9 +86,7 @@ class Term(Record):
 
     def covers(self, **values: float) -> bool:
         """Whether the given variables lie inside the fitted domain."""
-        return all(
-            low <= values[name] <= high for name, (low, high) in self.domain.items() if name in values
-        )
+        return all(low <= values[name] <= high for name, (low, high) in self.domain.items() if name in values)
 
 
 class Source(Record):
@@ -109,7 +107,9 @@ class Hardware(Record):
 class Profile(Record):
     """A calibration profile; see the module's text."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, ignored_types=(cached_property,))
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, ignored_types=(cached_property,)
+    )
 
     schema_: Literal["hisparse-sim/calibration/1"] = Field(alias="schema")
     id: str
@@ -138,9 +138,7 @@ class Profile(Record):
     @cached_property
     def hash(self) -> str:
         """SHA-256 of the profile as canonical JSON."""
-        text = json.dumps(
-            self.model_dump(mode="json", by_alias=True), sort_keys=True, separators=(",", ":")
-        )
+        text = json.dumps(self.model_dump(mode="json", by_alias=True), sort_keys=True, separators=(",", ":"))
         return sha256(text.encode()).hexdigest()
 
     def find(self, term_id: str) -> Term | None:

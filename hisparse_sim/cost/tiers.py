@@ -1,0 +1,112 @@
+"""What HiSparse adds to a step: resolving the selection, gathering misses, staging, mirroring.
+
+The order of things is vLLM's (PR 53781): a leader layer resolves its selection, then its own and its
+followers' rows are gathered from pinned host memory by the SMs. In a pure decode step the followers'
+gathers run ahead of their layers on a side stream; in a mixed step each layer gathers for itself.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hisparse_sim.cost.links import HostLink
+from hisparse_sim.cost.locality import Locality
+from hisparse_sim.cost.profile import Profile
+from hisparse_sim.cost.work import StepWork
+from hisparse_sim.scenario.node import NodeSpec
+
+
+class TierCost(NamedTuple):
+    """Seconds on the critical path and traffic, as in :class:`~hisparse_sim.cost.work.StepCost`."""
+
+    resolve_s: float
+    gather_s: float
+    staging_s: float
+    mirror_s: float
+    h2d_bytes: float
+    d2h_bytes: float
+    misses_rows: float
+    lookups_rows: float
+
+
+NOTHING = TierCost(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+class Tiers:
+    """Prices the host tier of one HiSparse engine.
+
+    ``layers`` with rows of ``row_bytes`` each, ``leaders`` of them with an indexer; ``ranks`` GPUs on
+    the node pull copies of their own. ``miss_rate`` none: from ``hot_rows`` by the locality model.
+    """
+
+    def __init__(
+        self,
+        node: NodeSpec,
+        profile: Profile,
+        *,
+        layers: int,
+        leaders: int,
+        row_bytes: int,
+        hot_rows: int,
+        topk_rows: int,
+        ranks: int,
+        miss_rate: float | None = None,
+    ) -> None:
+        self.link = HostLink(node, profile, ranks=ranks)
+        self.locality = Locality(profile, topk_rows=topk_rows)
+        self.miss_rate = self.locality.miss_rate(hot_rows) if miss_rate is None else miss_rate
+        self.in_domain = miss_rate is not None or self.locality.in_domain(hot_rows)
+        line = profile.term("hisparse.line_bytes").value()
+        whole = -(-row_bytes // line) * line
+        # Rows of 576, 656 and 1,152 bytes, packed, touch 5, 6 and 9 lines wherever they start.
+        self._gather_s = whole / self.link.gather_bytes_per_s
+        self._block_gather_s = whole / self.link.gather_per_block_bytes_per_s
+        self._line_row_bytes, self._row_bytes = whole, row_bytes
+        self._layers, self._leaders, self._followers = layers, leaders, layers - leaders
+        resolve = profile.term("hisparse.resolve")
+        self._resolve_s, self._slots = resolve.value("base_s"), resolve.value("slots")
+        self._kernels_s = (2 * leaders + layers) * profile.term("hisparse.kernel").value()
+        self._blocks = profile.term("hisparse.gather_blocks").value()
+        self._blocks_each = profile.term("hisparse.gather_blocks_per_row").value()
+        self._hidden = profile.term("hisparse.prefetch_hidden_share").value()
+
+    def layer_gather_s(self, misses: float, misses_max: float, requests: int) -> float:
+        """One layer's gather: the busiest request's thread blocks, or all rows over the ceiling.
+
+        Each request's rows are copied by min(8, max(1, 64 / requests)) thread blocks.
+        """
+        blocks = min(self._blocks_each, max(1.0, self._blocks / max(1, requests)))
+        return max(misses * self._gather_s, misses_max * self._block_gather_s / blocks)
+
+    def step(self, work: StepWork, compute_s: float, follower_s: float) -> TierCost:
+        """Cost of a step whose compute takes ``compute_s``; ``follower_s``: one follower layer's."""
+        resolve = gather = 0.0
+        misses = work.lookup_rows * self.miss_rate
+        if work.decode_requests:
+            resolve = self._kernels_s
+        if work.lookup_rows > 0.0:
+            # All rows resident: the resolver returns at once, and only launches remain.
+            waves = max(1.0, work.decode_requests / self._slots)
+            resolve += self._leaders * self._resolve_s * waves
+            each = self.layer_gather_s(misses, work.lookup_rows_max * self.miss_rate, work.decode_requests)
+            gather = self._layers * each
+            if not work.prefills:
+                gather -= self._followers * self._hidden * min(each, follower_s)
+        staged = work.staged_tokens * self._layers * self._row_bytes
+        staging = staged / self.link.gather_bytes_per_s
+        h2d = misses * self._layers * self._line_row_bytes + staged
+        d2h = float(work.mirrored_tokens * self._layers * self._row_bytes)
+        busy = compute_s + resolve + gather + staging
+        copying = max(
+            d2h / self.link.d2h_bytes_per_s, (d2h + h2d) / self.link.both_ways_bytes_per_s if d2h else 0.0
+        )
+        return TierCost(
+            resolve_s=resolve,
+            gather_s=gather,
+            staging_s=staging,
+            mirror_s=max(0.0, copying - busy),
+            h2d_bytes=h2d,
+            d2h_bytes=d2h,
+            misses_rows=misses * self._layers,
+            lookups_rows=work.lookup_rows * self._layers,
+        )
