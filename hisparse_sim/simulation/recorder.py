@@ -1,0 +1,125 @@
+"""What happened, written down as it happens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hisparse_sim.cost.work import StepCost
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """One request's life. Times are seconds of simulated time, None if it did not come so far."""
+
+    id: str
+    session: str
+    arrival_s: float
+    prompt_tokens: int
+    output_tokens: int
+    """Asked for; ``sampled`` is what came."""
+    first_scheduled_s: float | None = None
+    first_token_s: float | None = None
+    last_token_s: float | None = None
+    finish_s: float | None = None
+    sampled: int = 0
+    hit_tokens: int | None = None
+    """Of the first admission."""
+    preemptions: int = 0
+    itl_max_s: float = 0.0
+    status: str = "incomplete"
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class StepRow:
+    """A run of equal steps."""
+
+    first_step: int
+    last_step: int
+    start_s: float
+    end_s: float
+    running: int
+    waiting: int
+    decodes: int
+    prefill_tokens: int
+    gpu_free_blocks: int
+    host_free_blocks: int
+    preemptions: int
+    resident_pages: int
+    host_only_pages: int
+    h2d_bytes: float
+    d2h_bytes: float
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Collects requests, steps and totals of one run."""
+
+    requests: list[RequestRecord] = field(default_factory=list)
+    rows: list[StepRow] = field(default_factory=list)
+    queue: list[tuple[float, int, int]] = field(default_factory=list)
+    """(time, running, waiting) whenever one of them changes."""
+    gaps: dict[float, int] = field(default_factory=dict)
+    """Inter-token latencies in seconds, with their counts."""
+    parts: dict[str, float] = field(default_factory=dict)
+    """Seconds of engine steps by part of their cost."""
+    short_of: dict[str, float] = field(default_factory=dict)
+    """Seconds during which requests waited, by what they lacked."""
+    lookups_rows: float = 0.0
+    misses_rows: float = 0.0
+    steps: int = 0
+    busy_s: float = 0.0
+    prompt_tokens: int = 0
+    """Of requests admitted for the first time."""
+    hit_tokens: int = 0
+    loaded_tokens: int = 0
+    preemptions: int = 0
+
+    def queue_is(self, now: float, running: int, waiting: int) -> None:
+        """Running and waiting requests from ``now`` on."""
+        last = self.queue[-1] if self.queue else None
+        if last is None or last[1] != running or last[2] != waiting:
+            if last is not None and last[0] == now:
+                self.queue.pop()
+            self.queue.append((now, running, waiting))
+
+    def step(self, row: StepRow, cost: StepCost, short_of: str) -> None:
+        """One engine step; it joins the last row if nothing but its time differs."""
+        self.steps += 1
+        seconds = row.end_s - row.start_s
+        self.busy_s += seconds
+        self.lookups_rows += cost.lookups_rows
+        self.misses_rows += cost.misses_rows
+        parts = self.parts
+        for name, value in zip(_PARTS, cost, strict=False):
+            if value:
+                parts[name] = parts.get(name, 0.0) + value
+        if short_of:
+            self.short_of[short_of] = self.short_of.get(short_of, 0.0) + seconds
+        last = self.rows[-1] if self.rows else None
+        if (
+            last is not None
+            and last.gpu_free_blocks == row.gpu_free_blocks
+            and not row.prefill_tokens
+            and not last.prefill_tokens
+            and last.decodes == row.decodes
+            and last.running == row.running
+            and last.waiting == row.waiting
+            and last.host_free_blocks == row.host_free_blocks
+            and last.host_only_pages == row.host_only_pages
+            and last.preemptions == row.preemptions == 0
+            and abs(row.start_s - last.end_s) < 1e-12
+        ):
+            last.last_step = row.last_step
+            last.end_s = row.end_s
+            last.h2d_bytes += row.h2d_bytes
+            last.d2h_bytes += row.d2h_bytes
+        else:
+            self.rows.append(row)
+
+    def gap(self, seconds: float, count: int = 1) -> None:
+        """``count`` tokens came ``seconds`` after the one before."""
+        self.gaps[seconds] = self.gaps.get(seconds, 0) + count
+
+
+_PARTS = tuple(f.removesuffix("_s") for f in StepCost._fields if f.endswith("_s"))

@@ -1,0 +1,120 @@
+"""From a scenario to the parts of one engine replica."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hisparse_sim.cost.profile import Profile, load_profile
+from hisparse_sim.cost.step import StepCostModel
+from hisparse_sim.errors import InputError
+from hisparse_sim.memory.budget import PoolSizes, size_pools
+from hisparse_sim.memory.index_offload import IndexOffload
+from hisparse_sim.memory.layout import kv_layout, require_hisparse
+from hisparse_sim.memory.offload import OffloadMemory, OffloadSizes
+from hisparse_sim.memory.residency import HiSparseMemory, HiSparseSizes
+from hisparse_sim.memory.resident import ResidentMemory, ResidentSizes
+from hisparse_sim.scenario.scenario import Scenario
+from hisparse_sim.scheduler.config import SchedulerConfig
+from hisparse_sim.scheduler.step import Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """Everything that one replica is made of, ready to run."""
+
+    pools: PoolSizes
+    profile: Profile
+    memory: ResidentMemory | HiSparseMemory
+    scheduler: Scheduler
+    cost: StepCostModel
+    index_block_bytes: int
+
+
+def check_simulated(scenario: Scenario) -> None:
+    """Refuse what ``run`` does not simulate (``estimate`` may still size it)."""
+    engine = scenario.engine
+    if engine.dp > 1:
+        raise InputError(
+            f"{engine.dp} replicas: run simulates one replica (dp 1); estimate sizes several",
+            where="engine.dp",
+        )
+    if engine.mtp:
+        raise InputError(
+            f"{engine.mtp}: run does not simulate speculative decoding; estimate sizes its memory (use 0)",
+            where="engine.mtp",
+        )
+    if not engine.version.startswith("0.33"):
+        raise InputError(
+            f"{engine.version}: run simulates the scheduler of vLLM 0.33",
+            where="engine.version",
+        )
+
+
+def profile_of(scenario: Scenario) -> Profile:
+    """The calibration profile that prices the scenario's steps; ``InputError`` if its node has none."""
+    name = scenario.calibration or scenario.node.calibration
+    if name is None:
+        raise InputError(
+            f"{scenario.node.name} has no calibration profile: capacity only, no time "
+            "(estimate sizes it; or name a profile in `calibration`)",
+            where="node",
+        )
+    return load_profile(name)
+
+
+def build_replica(scenario: Scenario) -> Replica:
+    """Size the pools and make the replica. Raises ``Infeasible`` for what vLLM would not start with."""
+    check_simulated(scenario)
+    model, node, engine = scenario.model, scenario.node, scenario.engine
+    pools = size_pools(model, node, engine)
+    profile = profile_of(scenario)
+    layout = kv_layout(model, engine, node)
+    index_block_bytes = require_hisparse(layout, model).indexer_page_bytes if layout.hisparse else 0
+    memory = _memory(scenario, pools)
+    config = SchedulerConfig(
+        max_model_len=pools.max_model_len,
+        max_num_seqs=engine.max_num_seqs,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        long_prefill_token_threshold=engine.long_prefill_token_threshold,
+        chunked_prefill=engine.enable_chunked_prefill,
+        priority_policy=engine.policy == "priority",
+        async_scheduling=engine.async_scheduling,
+    )
+    cost = StepCostModel(model, node, engine, profile)
+    return Replica(pools, profile, memory, Scheduler(config, memory), cost, index_block_bytes)
+
+
+def _memory(scenario: Scenario, pools: PoolSizes) -> ResidentMemory | HiSparseMemory:
+    engine = scenario.engine
+    delay = engine.transfer_delay_steps
+    delay = 1 if delay is None else delay
+    watermark = int(engine.watermark * pools.num_gpu_blocks)
+    caching = engine.enable_prefix_caching
+    # One block of each pool is vLLM's null block.
+    if pools.mode == "hisparse":
+        sizes = HiSparseSizes(
+            block_size=pools.block_size,
+            gpu_blocks=pools.num_gpu_blocks - 1,
+            host_blocks=pools.num_host_blocks - 1,
+            resident_groups=pools.resident_groups,
+            hot_blocks_per_group=pools.hot_blocks_per_group,
+            window_pages=pools.admission_window_pages,
+            transition_watermark_blocks=pools.transition_watermark_blocks,
+            max_model_len=pools.max_model_len,
+            admission_watermark_blocks=watermark,
+            prefix_caching=caching,
+            transfer_delay_steps=delay,
+        )
+        chunks = pools.num_indexer_chunks
+        offload = IndexOffload(chunks, pools.block_size) if chunks and caching else None
+        return HiSparseMemory(sizes, offload)
+    resident = ResidentSizes(
+        pools.block_size, pools.num_gpu_blocks - 1, pools.max_model_len, watermark, caching
+    )
+    if pools.mode == "offload" and pools.num_cpu_chunks and caching:
+        return OffloadMemory(
+            OffloadSizes(
+                resident, pools.num_cpu_chunks, store_delay_steps=delay + 1, load_delay_steps=None
+            )
+        )
+    return ResidentMemory(resident)

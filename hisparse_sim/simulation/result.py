@@ -1,0 +1,126 @@
+"""What a run leaves: figures, requests, steps; in memory or in a folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hisparse_sim import __version__
+from hisparse_sim.errors import InputError
+from hisparse_sim.memory.budget import PoolSizes
+from hisparse_sim.scenario.scenario import Scenario
+from hisparse_sim.simulation.recorder import RequestRecord, StepRow
+from hisparse_sim.simulation.summary import e2e_s, tpot_s, ttft_s
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One run. ``timing`` is about the machine that simulated, everything else about the scenario."""
+
+    scenario: Scenario
+    pools: PoolSizes
+    summary: dict[str, Any]
+    request_records: list[RequestRecord]
+    step_rows: list[StepRow]
+    timing: dict[str, Any]
+
+    @property
+    def requests(self) -> pd.DataFrame:
+        """A row a request, in order of arrival; times in seconds of simulated time, NaN if undefined."""
+        import pandas as pd
+
+        rows = self.request_records
+        frame = pd.DataFrame(
+            {
+                "request_id": [r.id for r in rows],
+                "session": [r.session for r in rows],
+                **{
+                    name: pd.Series([getattr(r, name) for r in rows], dtype="float64")
+                    for name in ("arrival_s", "first_scheduled_s", "first_token_s", "finish_s")
+                },
+                "prompt_tokens": pd.Series([r.prompt_tokens for r in rows], dtype="int64"),
+                "output_tokens": pd.Series([r.sampled for r in rows], dtype="int64"),
+                "hit_tokens": pd.Series([r.hit_tokens for r in rows], dtype="Int64"),
+                "preemptions": pd.Series([r.preemptions for r in rows], dtype="int64"),
+                "status": [r.status for r in rows],
+                **{
+                    name: pd.Series([of(r) for r in rows], dtype="float64")
+                    for name, of in (("ttft_s", ttft_s), ("tpot_s", tpot_s), ("e2e_s", e2e_s))
+                },
+                "itl_max_s": pd.Series([r.itl_max_s for r in rows], dtype="float64"),
+                "reason": [r.reason for r in rows],
+            }
+        )
+        return frame.astype({name: "string" for name in ("request_id", "session", "status", "reason")})
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """A row a run of equal engine steps."""
+        import pandas as pd
+
+        names = StepRow.__slots__
+        columns = {name: [getattr(r, name) for r in self.step_rows] for name in names}
+        floats = ("start_s", "end_s", "h2d_bytes", "d2h_bytes")
+        frame = pd.DataFrame(
+            {n: pd.Series(v, dtype="float64" if n in floats else "int64") for n, v in columns.items()}
+        )
+        frame.insert(4, "steps", frame["last_step"] - frame["first_step"] + 1)
+        return frame
+
+    def write(self, folder: Path) -> None:
+        """Write all files, or none: they are made beside ``folder`` and moved there together.
+
+        ``scenario.yaml``, ``summary.json``, ``requests.parquet`` and ``steps.parquet`` are the same
+        bytes for the same scenario and seed; ``timing.json`` is not. Raises ``InputError``.
+        """
+        import yaml
+
+        check_writable(folder)
+        made = Path(tempfile.mkdtemp(prefix=".run-", dir=folder))
+        try:
+            resolved = {
+                "version": __version__,
+                "seed": self.scenario.seed,
+                "calibration": self.summary["calibration"],
+                "calibration_sha256": self.summary["calibration_sha256"],
+                "max_model_len": self.pools.max_model_len,
+                "scenario": self.scenario.model_dump(mode="json"),
+            }
+            (made / "scenario.yaml").write_text(
+                yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True), encoding="utf-8"
+            )
+            _write_json(made / "summary.json", self.summary)
+            _write_json(made / "timing.json", self.timing)
+            self.requests.to_parquet(made / "requests.parquet", index=False)
+            self.steps.to_parquet(made / "steps.parquet", index=False)
+            for file in sorted(made.iterdir()):
+                os.replace(file, folder / file.name)
+        except OSError as e:
+            raise InputError(f"cannot be written: {e.strerror or e}", where=str(folder)) from None
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+def check_writable(folder: Path) -> None:
+    """Make ``folder`` if need be and see that files can be made in it; ``InputError`` if not."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as e:
+        raise InputError(
+            f"results cannot be written here ({e.strerror or e}); name a folder you may write to",
+            where=f"--out {folder}",
+        ) from None
+
+
+def _write_json(path: Path, data: dict[str, Any]) -> None:
+    path.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", encoding="utf-8")
