@@ -39,6 +39,19 @@ HBM_BYTES_PER_S, FP8_FLOPS = 4.8e12, 1979e12  # the H200's datasheet; shares ref
 MOE_KNOTS = (0.0, 8.0, 32.0, 64.0, 512.0, 2048.0)
 MESSAGE_KNOTS = (0.0, 2.0**15, 2.0**17, 2.0**19, 2.0**22, 2.0**25)
 
+NOTES = {
+    "indexer": "SGLang 0.5.14, a layer with an indexer, graph replay.",
+    "skip": "SGLang 0.5.14, a layer that reuses its leader's selection, graph replay.",
+    "vllm": "vLLM 0.24.0, a layer with an indexer; the fixed part holds eager launches: use context_s.",
+    "prefill.indexer": "SGLang 0.5.14, a layer with an indexer, above 1,024 new tokens a sequence.",
+    "prefill.skip": "SGLang 0.5.14, a layer that reuses a selection, one sequence above 1,024 new tokens.",
+    "launch": "Median of the rows below 1,024 tokens: launches, not work; once a layer and step.",
+    "moe": "256 experts, top 8, inner size 2,048, fp8 blocks, experts chosen by power law 1.2.",
+    "roofline": "For other expert shapes: base + bytes of the experts hit / HBM + flops / peak, at shares.",
+    "allreduce": "vLLM's own all-reduce in a CUDA graph, NCCL above its size limit.",
+    "deepep": "Dispatch and combine on 8 GPUs, top 8 of 256 experts.",
+}
+
 MODULE_KEY = (
     "kernel_source",
     "model",
@@ -151,7 +164,7 @@ def term(
     }
 
 
-def decode_terms(rows: pd.DataFrame, kind: str, note: str) -> list[dict[str, Any]]:
+def decode_terms(rows: pd.DataFrame, kind: str) -> list[dict[str, Any]]:
     """One term per family, heads on a GPU and KV dtype."""
     out = []
     rows = rows[rows.gemm_type == "fp8_block"]
@@ -170,11 +183,11 @@ def decode_terms(rows: pd.DataFrame, kind: str, note: str) -> list[dict[str, Any
             "batch_x_context": span(part.batch_size * context),
         }
         name = f"dsa.decode.{kind}.{family}.h{heads}.{'fp8' if kv == 'fp8' else 'bf16'}"
-        out.append(term(name, "decode_module", params, fitted, domain=domain, note=note))
+        out.append(term(name, "decode_module", params, fitted, domain=domain, note=NOTES[kind]))
     return out
 
 
-def prefill_terms(rows: pd.DataFrame, kind: str, note: str) -> list[dict[str, Any]]:
+def prefill_terms(rows: pd.DataFrame, kind: str) -> list[dict[str, Any]]:
     """One term per family, heads and KV dtype, and the launch floor per KV dtype."""
     out = []
     rows = rows[~rows.kernel_source.str.contains("dense_mha")]
@@ -203,15 +216,15 @@ def prefill_terms(rows: pd.DataFrame, kind: str, note: str) -> list[dict[str, An
                 params,
                 fitted,
                 domain=domain,
-                note=note,
+                note=NOTES[f"prefill.{kind}"],
             )
         )
     for kv, part in rows[(rows.isl * rows.batch_size < 1024)].groupby("kv_cache_dtype"):
         floor = float(part.t.median())
         name = f"dsa.prefill_launch.{kind}.{'fp8' if kv == 'fp8' else 'bf16'}"
         errors = {"residual": describe(floor / floats(part.t) - 1.0)}
-        out.append(term(name, "constant", {"value": floor}, errors, domain={"new_tokens": [1.0, 1024.0]},
-                        note="Median of the rows below 1,024 tokens: launches, not work; once a layer and step."))  # fmt: skip
+        domain = {"new_tokens": [1.0, 1024.0]}
+        out.append(term(name, "constant", {"value": floor}, errors, domain=domain, note=NOTES["launch"]))
     return out
 
 
@@ -234,8 +247,8 @@ def moe_terms(rows: pd.DataFrame) -> list[dict[str, Any]]:
             continue
         params, fitted = broken_line(floats(part.num_tokens), floats(part.t), MOE_KNOTS)
         name = f"moe.hidden{hidden}.tp{tp}" if tp > 1 else f"moe.hidden{hidden}.ep{ep}"
-        out.append(term(name, "piecewise_linear", params, fitted, domain={"tokens": span(part.num_tokens)},
-                        note="256 experts, top 8, inner size 2,048, fp8 blocks, experts chosen by power law 1.2."))  # fmt: skip
+        domain = {"tokens": span(part.num_tokens)}
+        out.append(term(name, "piecewise_linear", params, fitted, domain=domain, note=NOTES["moe"]))
     rows = rows[
         (rows.moe_tp_size * rows.moe_ep_size <= 8) & ((rows.moe_tp_size == 1) | (rows.moe_ep_size == 1))
     ]
@@ -248,8 +261,8 @@ def moe_terms(rows: pd.DataFrame) -> list[dict[str, Any]]:
     work = 2.0 * tokens * topk / ep * expert / FP8_FLOPS
     c, fitted = fit(np.stack([np.ones_like(read), read, work], axis=1), floats(rows.t))
     params = {"base_s": c[0], "hbm_share": 1.0 / c[1], "flops_share": 1.0 / c[2]}
-    out.append(term("moe.roofline", "moe_roofline", params, fitted, domain={"tokens": span(rows.num_tokens)}, grade="derived",
-                    note="For expert shapes without a table: base + bytes of the experts hit / HBM share + flops / peak share."))  # fmt: skip
+    more = {"domain": {"tokens": span(rows.num_tokens)}, "grade": "derived", "note": NOTES["roofline"]}
+    out.append(term("moe.roofline", "moe_roofline", params, fitted, **more))
     return out
 
 
@@ -260,8 +273,8 @@ def collective_terms(tables: Tables) -> list[dict[str, Any]]:
     for gpus, part in rows[rows.backend == "vllm_graph"].groupby("num_gpus"):
         size = floats(part.message_size) * 2.0  # the table counts bfloat16 elements
         params, fitted = broken_line(size, floats(part.t), MESSAGE_KNOTS)
-        out.append(term(f"allreduce.gpus{gpus}", "piecewise_linear", params, fitted, domain={"bytes": [float(size.min()), float(size.max())]},
-                        note="vLLM's own all-reduce in a CUDA graph, NCCL above its size limit."))  # fmt: skip
+        more = {"domain": {"bytes": [float(size.min()), float(size.max())]}, "note": NOTES["allreduce"]}
+        out.append(term(f"allreduce.gpus{gpus}", "piecewise_linear", params, fitted, **more))
     low = tables.read("deepep_ll_sglang")
     low = low.assign(t=(low.dispatch_avg_t_us + low.combine_avg_t_us) / 1e6)
     normal = tables.read("deepep_normal_sglang")
@@ -272,8 +285,9 @@ def collective_terms(tables: Tables) -> list[dict[str, Any]]:
             part = rows[(rows.hidden_size == hidden) & (rows.num_topk == 8) & (rows.num_experts == 256)]
             n = floats(part.num_token)
             c, fitted = fit(np.stack([np.ones_like(n), n], axis=1), floats(part.t))
-            out.append(term(f"deepep.{kind}.hidden{hidden}", "linear", {"base_s": c[0], "per_unit_s": c[1]}, fitted,
-                            domain={"tokens_per_rank": span(part.num_token)}, note="Dispatch and combine on 8 GPUs, top 8 of 256 experts."))  # fmt: skip
+            params = {"base_s": c[0], "per_unit_s": c[1]}
+            more = {"domain": {"tokens_per_rank": span(part.num_token)}, "note": NOTES["deepep"]}
+            out.append(term(f"deepep.{kind}.hidden{hidden}", "linear", params, fitted, **more))
     return out
 
 
@@ -293,23 +307,11 @@ def build(folder: Path) -> dict[str, Any]:
     ]
     skips = decode.op_name.str.contains("skip")
     vllm = tables.read("dsa_decode_module_vllm", MODULE_KEY)
-    terms = [
-        *decode_terms(decode[~skips], "indexer", "SGLang 0.5.14, a layer with an indexer, graph replay."),
-        *decode_terms(decode[skips], "skip", "SGLang 0.5.14, a layer that reuses its leader's selection, graph replay."),
-        *decode_terms(vllm[vllm.num_heads >= 8], "vllm", "vLLM 0.24.0, a layer with an indexer, eager launches in its fixed part: only context_s prices steps."),
-    ]  # fmt: skip
+    terms = decode_terms(decode[~skips], "indexer") + decode_terms(decode[skips], "skip")
+    terms += decode_terms(vllm[vllm.num_heads >= 8], "vllm")
     skips = prefill.op_name.str.contains("skip")
-    terms += prefill_terms(
-        prefill[~skips],
-        "indexer",
-        "SGLang 0.5.14, a layer with an indexer, above 1,024 new tokens a sequence.",
-    )
-    terms += prefill_terms(
-        prefill[skips],
-        "skip",
-        "SGLang 0.5.14, a layer that reuses a selection, one sequence above 1,024 new tokens.",
-    )
-    terms += [*moe_terms(tables.read("moe_fp8_sglang", MOE_KEY)), *collective_terms(tables)]
+    terms += prefill_terms(prefill[~skips], "indexer") + prefill_terms(prefill[skips], "skip")
+    terms += moe_terms(tables.read("moe_fp8_sglang", MOE_KEY)) + collective_terms(tables)
     return {
         "schema": SCHEMA,
         "id": "h200-published",
