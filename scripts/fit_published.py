@@ -19,17 +19,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from scipy.optimize import nnls
 
 from hisparse_sim.cost.forms import (
     DECODE_COEFFICIENTS,
     PREFILL_COEFFICIENTS,
-    Array,
     decode_features,
     prefill_features,
 )
 from hisparse_sim.cost.profile import SCHEMA, Profile
+
+Array = npt.NDArray[np.float64]
 
 TOPK_ROWS = 2048.0
 FAR_TOKENS = 65_536.0

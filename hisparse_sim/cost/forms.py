@@ -8,14 +8,15 @@ and the checks of tables; the step model unrolls the same sums into scalar code.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import exp, log
+from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
-Params = Mapping[str, "float | tuple[float, ...]"]
+    Array = npt.NDArray[np.float64]
 
 DECODE_COEFFICIENTS = (
     "base_s",
@@ -51,6 +52,8 @@ def decode_features(batch: Array, context_tokens: Array, *, topk_rows: float) ->
     the selection kernel runs. ``depth_s`` is a cost of context that a batch shares (a single-row
     selection kernel).
     """
+    import numpy as np
+
     total = batch * context_tokens
     return np.stack(
         [
@@ -75,6 +78,8 @@ def prefill_features(
     ``sequences`` of ``new_tokens`` each after ``past_tokens``. A pair is a new token and a token
     before it; pairs beyond ``far_tokens`` cost extra (the scores no longer fit one pass).
     """
+    import numpy as np
+
     tokens = sequences * new_tokens
     middle = past_tokens + new_tokens / 2.0
     return np.stack(

@@ -1,0 +1,71 @@
+"""Links and locality: rates, their ceilings, and the published miss rates."""
+
+from __future__ import annotations
+
+import pytest
+
+from hisparse_sim.cost.links import HostLink
+from hisparse_sim.cost.locality import Locality
+from hisparse_sim.cost.profile import load_profile
+from hisparse_sim.cost.tiers import Tiers
+from hisparse_sim.scenario.loader import load_node
+
+PROFILE = load_profile("h200-published")
+NODE = load_node("8xh200")
+GIB = 1 << 30
+
+
+def test_a_load_runs_at_the_copy_engines_rate() -> None:
+    link = HostLink(NODE, PROFILE, ranks=8)
+    assert link.load_s(GIB) == pytest.approx(GIB / NODE.host_link.copy_h2d_bytes_per_s)
+    assert link.store_s(0) == 0.0
+
+
+def test_both_directions_share_a_ceiling_below_their_sum() -> None:
+    link = HostLink(NODE, PROFILE, ranks=1)
+    assert link.load_s(GIB, storing=True) == pytest.approx(2 * GIB / NODE.host_link.both_ways_bytes_per_s)
+    assert link.both_s(GIB, GIB) == pytest.approx(2 * GIB / NODE.host_link.both_ways_bytes_per_s)
+    assert link.both_s(GIB, 0) == link.load_s(GIB)
+
+
+def test_ranks_share_the_hosts_memory_bandwidth() -> None:
+    slow = NODE.model_copy(update={"dram_bytes_per_s": 160e9})
+    assert HostLink(slow, PROFILE, ranks=8).load_s(20e9) == pytest.approx(1.0)
+    assert HostLink(slow, PROFILE, ranks=1).load_s(55e9) == pytest.approx(1.0)
+
+
+def test_many_small_copies_cost_their_issue_time() -> None:
+    link = HostLink(NODE, PROFILE, ranks=8)
+    assert link.load_s(4096 * 1000, copies=1000) == pytest.approx(2.3e-3)
+
+
+@pytest.mark.parametrize(("rows", "rate"), [(2048, 0.30), (4096, 0.134), (8192, 0.067)])
+def test_the_published_miss_rates_are_returned(rows: int, rate: float) -> None:
+    assert Locality(PROFILE, topk_rows=2048).miss_rate(rows) == pytest.approx(rate)
+
+
+def test_miss_rates_fall_with_the_buffer_and_their_range_spans_its_double() -> None:
+    locality = Locality(PROFILE, topk_rows=2048)
+    rates = [locality.miss_rate(rows) for rows in range(1, 40_000, 500)]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[0] == 1.0
+    assert locality.miss_rate_range(4096) == pytest.approx((0.067, 0.134))
+    assert locality.in_domain(8192) and not locality.in_domain(32_768)
+
+
+def tiers(row_bytes: int) -> Tiers:
+    return Tiers(
+        NODE, PROFILE, layers=78, leaders=21, row_bytes=row_bytes, hot_rows=4096, topk_rows=2048, ranks=8
+    )
+
+
+@pytest.mark.parametrize(("row_bytes", "lines"), [(576, 5), (656, 6), (1152, 9)])
+def test_a_gather_moves_whole_lines(row_bytes: int, lines: int) -> None:
+    assert tiers(row_bytes).layer_gather_s(35e9 / 128, 0.0, 64) == pytest.approx(lines)
+
+
+def test_one_request_of_many_is_bound_by_its_own_thread_block() -> None:
+    # At 64 requests each has one block (15 GB/s); a lone request has eight and the link's 35 GB/s.
+    t = tiers(1152)
+    assert t.layer_gather_s(1000, 1000, 64) == pytest.approx(1000 * 1152 / 15e9)
+    assert t.layer_gather_s(1000, 1000, 1) == pytest.approx(1000 * 1152 / 35e9)
