@@ -74,11 +74,8 @@ class ModelSpec(Record):
 
     @model_validator(mode="after")
     def _fields_of_its_kind(self) -> ModelSpec:
-        kinds = {
-            "gqa": ("head_dim",),
-            "mla": ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"),
-        }
-        kinds["dsa"] = (*kinds["mla"], "q_lora_rank", "index_heads", "index_head_dim", "index_topk")
+        kinds = {"gqa": ("head_dim",), "mla": ("kv_lora_rank", "qk_rope_head_dim")}
+        kinds["dsa"] = (*kinds["mla"], "index_heads", "index_head_dim", "index_topk")
         needed = kinds[self.attention]
         if self.num_experts:
             needed += ("experts_per_token", "moe_intermediate_size")
