@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hisparse_sim.errors import HiSparseError, InputError
-from hisparse_sim.report.run_files import RunFolder
+from hisparse_sim.report.run_files import RunFolder, label_of
 from hisparse_sim.report.tables import side_by_side
 
 
@@ -25,7 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     runs = [RunFolder(folder) for folder in options.folders]
     try:
-        print(side_by_side([(run.label(), run.summary()) for run in runs]))
+        summaries = [run.summary() for run in runs]
+        print(side_by_side([(label_of(summary), summary) for summary in summaries]))
         if options.plots:
             _draw(runs, options.plots)
     except HiSparseError as error:
@@ -35,10 +36,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _draw(runs: Sequence[RunFolder], folder: Path) -> None:
+    """Overlay the runs of each scenario, in a folder of its name when there are several."""
     from hisparse_sim.report.plots import RunPicture, save_plots
 
+    pictures: dict[str, list[RunPicture]] = {}
+    for run in runs:
+        picture = RunPicture.read(run)
+        pictures.setdefault(str(picture.summary.get("scenario", "run")), []).append(picture)
     try:
-        save_plots([RunPicture.read(run) for run in runs], folder)
+        for scenario, group in pictures.items():
+            save_plots(group, folder / scenario if len(pictures) > 1 else folder)
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror or error}", where=str(folder)) from None
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hisparse_sim.report.run_files import RunFolder
+from hisparse_sim.report.run_files import RunFolder, label_of
 from hisparse_sim.report.series import Floats, TimeGrid
 
 if TYPE_CHECKING:
@@ -29,25 +29,16 @@ GB = 1e9
 
 @dataclass(frozen=True, slots=True)
 class RunPicture:
-    """What is drawn of a run. Totals in blocks are for shares in use; none: the most ever free."""
+    """What is drawn of a run: its ``summary.json`` and two tables."""
 
-    label: str
+    summary: dict[str, Any]
     requests: pd.DataFrame
     steps: pd.DataFrame
-    gpu_blocks: int | None = None
-    host_blocks: int | None = None
 
     @classmethod
     def read(cls, folder: RunFolder) -> RunPicture:
         """From the files of a run. Raises InputError."""
-        pools = folder.summary().get("pools") or {}
-        return cls(
-            label=folder.label().replace("\n", ", "),
-            requests=folder.requests(),
-            steps=folder.steps(),
-            gpu_blocks=pools.get("num_gpu_blocks"),
-            host_blocks=pools.get("num_host_blocks"),
-        )
+        return cls(folder.summary(), folder.requests(), folder.steps())
 
     @property
     def end_s(self) -> float:
@@ -60,11 +51,14 @@ class RunPicture:
             return np.zeros(len(self.steps))
         return np.asarray(self.steps[name], dtype=np.float64)
 
-    def used_share(self, free: str, total: int | None) -> Floats | None:
-        """Share of a pool in use, from its free blocks; none when the run has no such pool."""
+    def used_share(self, free: str, total: str) -> Floats | None:
+        """Share of a pool in use, from its free blocks; none when the run has no such pool.
+
+        The most that was ever free counts as all of it, when the summary does not say.
+        """
         left = self.column(free)
-        size = total or (left.max() if len(left) else 0)
-        return 1 - left / size if size else None
+        size = (self.summary.get("pools") or {}).get(total) or (left.max() if len(left) else 0)
+        return np.clip(1 - left / size, 0, 1) if size else None
 
 
 def save_plots(runs: Sequence[RunPicture], folder: Path) -> list[Path]:
@@ -110,14 +104,14 @@ def timeline(runs: Sequence[RunPicture]) -> Figure:
         ("preemptions\nso far", lambda run: _count(run, grid)),
         (
             "GPU KV\nin use, %",
-            lambda run: _percent(run, grid, run.used_share("gpu_free_blocks", run.gpu_blocks)),
+            lambda run: _percent(run, grid, run.used_share("gpu_free_blocks", "num_gpu_blocks")),
         ),
         (
             "host KV\nin use, %",
-            lambda run: _percent(run, grid, run.used_share("host_free_blocks", run.host_blocks)),
+            lambda run: _percent(run, grid, run.used_share("host_free_blocks", "num_host_blocks")),
         ),
-        ("host to GPU\nGB/s", lambda run: _gb_per_s(run, grid, "h2d_bytes")),
-        ("GPU to host\nGB/s", lambda run: _gb_per_s(run, grid, "d2h_bytes")),
+        ("host to GPU\nGB/s a GPU", lambda run: _gb_per_s(run, grid, "h2d_bytes")),
+        ("GPU to host\nGB/s a GPU", lambda run: _gb_per_s(run, grid, "d2h_bytes")),
     ]
     drawn = [(title, [values(run) for run in runs]) for title, values in panels]
     # A panel with nothing in it for any run says so best by not being there.
@@ -129,7 +123,7 @@ def timeline(runs: Sequence[RunPicture]) -> Figure:
                 continue
             # A run that ended earlier stops there.
             shown = grid.edges_s[1:] <= max(run.end_s * (1 + 1e-9), grid.width_s)
-            axis.plot(middle[shown], values[shown], label=run.label, **_look(index))
+            axis.plot(middle[shown], values[shown], **_look(index))
         axis.set_ylabel(title)
         axis.set_ylim(bottom=0)
         axis.locator_params(axis="y", nbins=4)
@@ -165,7 +159,6 @@ def latency(runs: Sequence[RunPicture]) -> Figure:
                 np.concatenate((values[:1], values)),
                 np.concatenate(([0.0], shares)),
                 where="post",
-                label=run.label,
                 **_look(index),
             )
         if empty:
@@ -248,11 +241,25 @@ def _log_axis(axis: Axes) -> None:
 
 
 def _legend(figure: Figure, runs: Sequence[RunPicture]) -> None:
-    """One legend above all panels; a lone run is named by the title."""
+    """One legend above all panels; what all runs have in common is the title."""
+    title, labels = _names(runs)
     if len(runs) == 1:
-        figure.suptitle(runs[0].label, fontsize=9)
+        figure.suptitle(title, fontsize=9)
         return
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], label=run.label, **_look(index)) for index, run in enumerate(runs)]
-    figure.legend(handles=handles, loc="outside upper center", ncols=1 if len(runs) > 2 else 2)
+    handles = [Line2D([], [], label=label, **_look(index)) for index, label in enumerate(labels)]
+    columns = 2 if max(map(len, labels)) < 30 else 1
+    figure.legend(handles=handles, loc="outside upper center", ncols=columns, title=title or None)
+
+
+def _names(runs: Sequence[RunPicture]) -> tuple[str, list[str]]:
+    """A title for all, and what tells each from the others."""
+    labels = [label_of(run.summary).split("\n") for run in runs]
+    if len(runs) == 1:
+        return ", ".join(labels[0]), [""]
+    common = labels[0][0] if len({label[0] for label in labels}) == 1 else ""
+    names = [", ".join(label[1:] if common else label) or common for label in labels]
+    return common, [
+        name if len(run.steps) else f"{name} (nothing ran)" for name, run in zip(names, runs, strict=True)
+    ]

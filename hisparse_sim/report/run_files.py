@@ -13,9 +13,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+def label_of(summary: dict[str, Any]) -> str:
+    """Scenario and mode of a run, each on a line of its own."""
+    return "\n".join(str(summary[key]) for key in ("scenario", "mode") if key in summary) or "run"
+
+
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """A folder with ``summary.json``, ``scenario.yaml``, ``requests.parquet`` and ``steps.parquet``."""
+    """A folder with ``summary.json``, ``requests.parquet`` and ``steps.parquet``."""
 
     path: Path
 
@@ -34,17 +39,6 @@ class RunFolder:
         if not isinstance(summary, dict):
             raise InputError("holds no summary", where=str(file))
         return summary
-
-    def label(self) -> str:
-        """Scenario and mode on two lines, or the folder's name where the scenario is not there."""
-        import yaml
-
-        try:
-            scenario = yaml.safe_load((self.path / "scenario.yaml").read_text(encoding="utf-8"))
-            scenario = scenario.get("scenario", scenario)
-            return f"{scenario['name']}\n{scenario['engine']['mode']}"
-        except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError):
-            return self.path.name
 
     def requests(self) -> pd.DataFrame:
         """``requests.parquet``: a row a request."""

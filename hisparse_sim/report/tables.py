@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -83,10 +84,10 @@ def _wrapped(line: tuple[str, Sequence[str]], room: int) -> list[tuple[str, list
 
 
 def _fold(cell: str, room: int) -> list[str]:
-    """Break at spaces and, where a word alone is too long, after its hyphens."""
+    """Break at spaces and, where a word alone is too long, after its hyphens and underscores."""
     parts: list[str] = []
     for word in cell.split(" "):
-        pieces = [word] if len(word) <= room else word.replace("-", "-\0").split("\0")
+        pieces = [word] if len(word) <= room else re.findall(r"[^-_]+[-_]*|[-_]+", word)
         for index, piece in enumerate(pieces):
             glue = "" if index else " "
             if parts and len(parts[-1] + glue + piece) <= room:
@@ -152,12 +153,14 @@ LINES: tuple[tuple[str, Callable[[Summary], str]], ...] = (
     ("ITL p50 / p95 / p99, ms", _latency("itl_s", "p50", "p95", "p99", scale=1e3)),
     ("E2E p50 / p95 / p99, s", _latency("e2e_s", "p50", "p95", "p99")),
     ("preemptions", _plain("preemptions")),
-    ("prefix hits, % of tokens", _percent("prefix_hit_rate")),
+    ("prefix hits, % of prompt", _percent("prefix_hit_rate")),
+    ("of these by offload tier", _percent("offload_hit_rate")),
     ("hot-buffer hits, %", _percent("hot_hit_rate")),
     ("HBM KV mean / max, %", _percent("gpu_kv_usage_mean", "gpu_kv_usage_max")),
     ("host memory max, %", _percent("host_usage_max")),
     ("host to GPU, GB / GB/s", _moved("host_to_device_bytes")),
     ("GPU to host, GB / GB/s", _moved("device_to_host_bytes")),
+    ("link in / out, % of copy", _percent("pcie_h2d_usage_mean", "pcie_d2h_usage_mean")),
     ("requests done / failed", _requests),
     ("goodput", _plain("goodput")),
     ("simulated time, s", _plain("sim_time_s")),

@@ -29,10 +29,11 @@ STEPS = {
 REQUESTS = {"ttft_s": [0.1, 0.9, np.nan], "tpot_s": [0.01, 0.02, np.nan], "e2e_s": [1.0, 30.0, np.nan]}
 
 
-def picture(label: str = "a, hisparse", rows: int = 3) -> RunPicture:
-    return RunPicture(
-        label, pd.DataFrame(REQUESTS).iloc[:rows], pd.DataFrame(STEPS).iloc[:rows], gpu_blocks=100
-    )
+SUMMARY = {"scenario": "mine", "mode": "hisparse", "running_mean": 2.0, "pools": {"num_gpu_blocks": 100}}
+
+
+def picture(rows: int = 3) -> RunPicture:
+    return RunPicture(SUMMARY, pd.DataFrame(REQUESTS).iloc[:rows], pd.DataFrame(STEPS).iloc[:rows])
 
 
 def panels(figure: object) -> dict[str, np.ndarray]:
@@ -65,11 +66,16 @@ def test_no_amount_is_lost_between_intervals(rows: list[tuple[float, float, floa
 
 def test_the_timeline_shows_what_happened_and_leaves_out_what_did_not() -> None:
     shown = panels(timeline([picture()]))
-    assert list(shown) == ["running requests", "preemptions so far", "GPU KV in use, %", "host to GPU GB/s"]
+    assert list(shown) == [
+        "running requests",
+        "preemptions so far",
+        "GPU KV in use, %",
+        "host to GPU GB/s a GPU",
+    ]
     assert shown["running requests"].max() == pytest.approx(3)
     assert shown["preemptions so far"][-1] == pytest.approx(3)
     assert shown["GPU KV in use, %"].max() == pytest.approx(50)
-    assert shown["host to GPU GB/s"].max() == pytest.approx(2)
+    assert shown["host to GPU GB/s a GPU"].max() == pytest.approx(2)
 
 
 def test_latencies_are_those_of_completed_requests() -> None:
@@ -81,7 +87,7 @@ def test_latencies_are_those_of_completed_requests() -> None:
 
 @pytest.mark.parametrize("rows", [0, 1, 3])
 def test_runs_of_any_length_are_drawn(tmp_path: Path, rows: int) -> None:
-    written = save_plots([picture(rows=rows), picture("b, offload")], tmp_path / "new" / "folder")
+    written = save_plots([picture(rows=rows), picture()], tmp_path / "new" / "folder")
     assert [path.name for path in written] == ["timeline.png", "timeline.svg", "latency.png", "latency.svg"]
     assert all(path.stat().st_size > 1000 for path in written)
 
@@ -92,16 +98,19 @@ def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_folders_of_runs_are_compared_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "summary.json").write_text(json.dumps({"running_mean": 25.5}))
-    (run / "scenario.yaml").write_text("name: mine\nengine: {mode: hisparse}\n")
-    pd.DataFrame(REQUESTS).to_parquet(run / "requests.parquet")
-    pd.DataFrame(STEPS).to_parquet(run / "steps.parquet")
-    assert main([str(run), str(run), "--plots", str(tmp_path / "plots")]) == 0
-    out = capsys.readouterr().out
-    assert out.split()[:4] == ["mine", "mine", "hisparse", "hisparse"]
-    assert len(list((tmp_path / "plots").iterdir())) == 4
+    folders = []
+    for scenario in ("mine", "yours"):
+        folder = tmp_path / scenario
+        folder.mkdir()
+        (folder / "summary.json").write_text(json.dumps(SUMMARY | {"scenario": scenario}))
+        pd.DataFrame(REQUESTS).to_parquet(folder / "requests.parquet")
+        pd.DataFrame(STEPS).to_parquet(folder / "steps.parquet")
+        folders.append(str(folder))
+    assert main([*folders, "--plots", str(tmp_path / "plots")]) == 0
+    assert capsys.readouterr().out.split()[:4] == ["mine", "yours", "hisparse", "hisparse"]
+    assert len(list((tmp_path / "plots" / "yours").iterdir())) == 4
+    assert main([*folders[:1], "--plots", str(tmp_path / "plots")]) == 0
+    assert (tmp_path / "plots" / "timeline.svg").exists()
 
 
 @pytest.mark.parametrize("summary", [None, "{", "[]"])
