@@ -10,6 +10,8 @@ import typer
 
 from hisparse_sim.errors import HiSparseError
 
+_INTERRUPTED = 130
+
 app = typer.Typer(
     name="hisparse-sim",
     help="Simulate and size long-context LLM serving with tiered KV memory.",
@@ -59,6 +61,8 @@ def run(argv: list[str]) -> int:
     """The exit code of ``hisparse-sim`` with these arguments."""
     try:
         code = app(args=argv or ["--help"], prog_name="hisparse-sim", standalone_mode=False)
+        if code == _INTERRUPTED:  # typer turns Ctrl-C into this code
+            raise KeyboardInterrupt
         return code if isinstance(code, int) else 0
     except HiSparseError as error:
         return _fail(str(error))
@@ -66,7 +70,7 @@ def run(argv: list[str]) -> int:
         return left.exit_code
     except (KeyboardInterrupt, typer.Abort):
         print("interrupted", file=sys.stderr)
-        return 130
+        return _INTERRUPTED
     except Exception as error:
         # A mistake in the command line. Its class is click's, which newer typer carries inside itself.
         if not callable(message := getattr(error, "format_message", None)):

@@ -61,8 +61,7 @@ def scenario_from_mapping(data: dict[str, Any], *, file: str = "", overrides: Se
             except InputError as error:
                 if error.where != section:  # inside a file of its own
                     raise
-                at = given.get((section,)) or f"{file}: {section}"
-                raise InputError(error.message, where=at) from None
+                raise InputError(error.message, where=locate(file, (section,), given)) from None
             data[section] = record.model_dump(exclude_defaults=True)
     data = apply_overrides(data, [text for text in overrides if text not in whole])
     workload = data.get("workload")

@@ -192,7 +192,7 @@ def _unit_hint(name: str, value: Any) -> str | None:
         size = (_DECIMAL | _BINARY)[word] / (2**30 if suffix == "_gib" else 1)
     if size is None:
         return f"{value!r} is not a number; this field is in {unit}, write the number alone"
-    return f"{value!r} has a unit; this field is in {unit}, write {number * size:.12g}"
+    return f"{value!r} has a unit; this field is in {unit}, write {number * size:.15g}"
 
 
 def _field_names(record: type[BaseModel], loc: Sequence[str | int]) -> list[str]:
