@@ -54,6 +54,7 @@ class PageAnswer:
     weights_gib: float
     fits: bool
     host_gib: float
+    limit: str
 
 
 def knows(model: ModelSpec) -> bool:
@@ -107,8 +108,10 @@ def page_answer(
     host_gib = min(asked, system_memory_gib / copies)
     host = int(int(host_gib * GIB) / sizes.host_bytes) // pages
     hisparse = max(base, min(max_sequences, gpu, host))
+    limit = "hbm" if gpu <= host else "host_pool"
+    if hisparse == max_sequences:
+        limit = "max_num_seqs"
     if not fits and engine.available_kv_gib is None:
         base = hisparse = min_host = 0
-    return PageAnswer(
-        context_tokens, base * dp, hisparse * dp, min_host, kv, weights, fits, host_gib
-    )
+        limit = "weights"
+    return PageAnswer(context_tokens, base * dp, hisparse * dp, min_host, kv, weights, fits, host_gib, limit)

@@ -165,7 +165,8 @@ def place(node: NodeSpec, engine: EngineSpec) -> Placement:
 def weights_per_gpu(model: ModelSpec, node: NodeSpec, engine: EngineSpec) -> int:
     """Weight bytes of one rank: shared / TP, plus routed / (DP x TP) with expert parallelism, / TP without.
 
-    vLLM's HiSparse calculator page splits GLM-5.3 the same way (19.556 and 684.167 GiB).
+    vLLM's HiSparse calculator page splits GLM-5.3 the same way (19.556 and 684.167 GiB). The MTP layer
+    counts whether or not it drafts, as on that page: the sum with the reserve is what was checked.
     """
     tp = tensor_parallel(node, engine)
     expert_ranks = tp * engine.dp if engine.ep else tp

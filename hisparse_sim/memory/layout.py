@@ -229,7 +229,9 @@ def _mtp_layers(model: ModelSpec, engine: EngineSpec) -> int:
 def _check_heads(model: ModelSpec, tp: int) -> None:
     if model.num_heads % tp:
         raise InputError(
-            f"{tp} does not divide the {model.num_heads} attention heads of {model.name}", where="engine.tp"
+            f"{tp} does not divide the {model.num_heads} attention heads of {model.name}; "
+            f"use one of {', '.join(str(n) for n in range(1, 17) if model.num_heads % n == 0)}",
+            where="engine.tp",
         )
     heads = model.num_kv_heads
     if model.attention == "gqa" and heads % tp and tp % heads:

@@ -1,0 +1,173 @@
+"""``hisparse-sim estimate``: how many requests fit, how fast they decode, what limits them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hisparse_sim.errors import HiSparseError, InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hisparse_sim.estimate.question import Deployment, Given
+    from hisparse_sim.scenario.engine import EngineSpec
+    from hisparse_sim.scenario.model import ModelSpec
+    from hisparse_sim.scenario.vllm_log import StartupLog
+
+LIKE = ("vllm-calculator",)
+FLAGS = {
+    "tp": "--tp",
+    "dp": "--dp",
+    "ep": "--ep",
+    "kv_cache_dtype": "--kv-dtype",
+    "hot_rows": "--hot-rows",
+    "host_pool_gib": "--host-pool",
+    "mtp": "--mtp",
+    "max_num_batched_tokens": "--max-num-batched-tokens",
+}
+"""The flag of each engine field that has one, for errors."""
+
+
+def command(
+    model: Annotated[str, typer.Option(help="Catalogue name, YAML or config.json.")],
+    node: Annotated[str, typer.Option(help="Catalogue name or YAML.")],
+    tp: Annotated[
+        int | None, typer.Option(help="Tensor parallel size.", show_default="the node's GPUs")
+    ] = None,
+    dp: Annotated[int, typer.Option(help="Data parallel replicas; more than a node spans nodes.")] = 1,
+    ep: Annotated[bool, typer.Option("--ep/--no-ep", help="Expert parallelism.")] = True,
+    context: Annotated[
+        str | None,
+        typer.Option(help="Tokens in all, prompt and output: 8k,128k,1M.", show_default="the longest"),
+    ] = None,
+    kv_dtype: Annotated[str, typer.Option(help="fp8, bf16, fp8_ds_mla or auto.")] = "fp8",
+    hot_rows: Annotated[
+        str | None,
+        typer.Option(help="HiSparse device_buffer_size.", show_default="(mtp + 2) x top-k: 4096"),
+    ] = None,
+    host_pool: Annotated[str, typer.Option(help="HiSparse host pool a replica: auto or GiB.")] = "auto",
+    mtp: Annotated[int, typer.Option(help="Speculative tokens a step.")] = 0,
+    max_num_batched_tokens: Annotated[str, typer.Option(help="Token budget of a step.")] = "8192",
+    output_tokens: Annotated[str, typer.Option(help="Part of the context that is output.")] = "1024",
+    users: Annotated[
+        int | None, typer.Option(help="Also: longest context and host memory for so many.")
+    ] = None,
+    log: Annotated[str | None, typer.Option(help="vLLM start-up log: its KV memory replaces ours.")] = None,
+    like: Annotated[str | None, typer.Option(help="vllm-calculator: the published page's figures.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="Any engine., model. or node. field."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """How many requests fit resident, offloaded and with HiSparse, how fast, and what limits them."""
+    from hisparse_sim.estimate.question import deployment
+    from hisparse_sim.scenario.units import parse_tokens
+    from hisparse_sim.scenario.validate import locate
+
+    if like is not None and like not in LIKE:
+        raise InputError(f"{like!r} is not known; one of {', '.join(LIKE)}", where="--like")
+    if users is not None and users < 1:
+        raise InputError(f"{users} is not a number of users; at least 1", where="--users")
+    asked: dict[str, Any] = {
+        "tp": tp,
+        "dp": dp,
+        "ep": ep,
+        "kv_cache_dtype": kv_dtype,
+        "hot_rows": hot_rows and parse_tokens(hot_rows, where="--hot-rows"),
+        "host_pool_gib": host_pool,
+        "mtp": mtp,
+        "max_num_batched_tokens": parse_tokens(max_num_batched_tokens, where="--max-num-batched-tokens"),
+    }
+    given: Given = {("engine", name): FLAGS[name] for name in asked} | {
+        ("model",): "--model",
+        ("node",): "--node",
+    }
+    started = _read(log)
+    if started is not None:
+        for name, value in started.overrides().items():
+            asked[name] = value
+            given = {**given, ("engine", name): f"--log {log}"}
+    named = {k: v for k, v in asked.items() if v is not None}
+    try:
+        found, given = deployment(model, node, named, settings=settings or (), given=given)
+        contexts = _contexts(context, found.model, found.engine)
+        if like is not None:
+            own_limit = any(path == ("engine", "max_num_seqs") for path in given)
+            _print_page(found, contexts, as_json, own_limit)
+            return
+        output = parse_tokens(output_tokens, where="--output-tokens")
+        _print_answer(found, contexts, output, users, started, as_json)
+    except HiSparseError as error:
+        # Deeper rooms name the field; say which flag set it.
+        keys = tuple((error.where or "").split("."))
+        if error.where is None or not any(keys[: len(path)] == path for path in given):
+            raise
+        raise type(error)(error.message, where=locate("", keys, given)) from None
+
+
+def _print_answer(
+    asked: Deployment,
+    contexts: Sequence[int],
+    output_tokens: int,
+    users: int | None,
+    started: StartupLog | None,
+    as_json: bool,
+) -> None:
+    from hisparse_sim.estimate.answer import answer
+    from hisparse_sim.estimate.log_check import check_log
+
+    model, node, engine = asked.model, asked.node, asked.engine
+    found = answer(model, node, engine, contexts, output_tokens=output_tokens, users=users)
+    findings = check_log(model, node, engine, started) if started else []
+    if as_json:
+        from hisparse_sim.estimate.as_json import answer_json
+
+        _print_json(answer_json(found, started, findings))
+        return
+    from hisparse_sim.cli.estimate_text import answer_text
+
+    typer.echo(answer_text(found, findings))
+
+
+def _print_page(asked: Deployment, contexts: Sequence[int], as_json: bool, own_limit: bool) -> None:
+    from hisparse_sim.estimate.answer import check_contexts
+    from hisparse_sim.estimate.as_json import page_json
+    from hisparse_sim.estimate.calculator import MAX_SEQUENCES, page_answer
+
+    check_contexts(asked.model, asked.engine, contexts)
+    most = asked.engine.max_num_seqs if own_limit else MAX_SEQUENCES
+    rows = [page_answer(asked.model, asked.node, asked.engine, c, max_sequences=most) for c in contexts]
+    if as_json:
+        _print_json(page_json(rows))
+        return
+    from hisparse_sim.cli.estimate_text import page_text
+
+    typer.echo(page_text(rows))
+
+
+def _print_json(data: dict[str, Any]) -> None:
+    import json
+
+    typer.echo(json.dumps(data, indent=2, allow_nan=False))
+
+
+def _read(path: str | None) -> StartupLog | None:
+    if path is None:
+        return None
+    from hisparse_sim.scenario.vllm_log import read_log
+
+    return read_log(path)
+
+
+def _contexts(text: str | None, model: ModelSpec, engine: EngineSpec) -> list[int]:
+    from hisparse_sim.scenario.units import parse_tokens
+
+    if text is None:
+        return [model.max_context_tokens if engine.max_model_len == "auto" else engine.max_model_len]
+    contexts = [parse_tokens(part, where="--context") for part in text.split(",") if part.strip()]
+    if not contexts:
+        raise InputError(f"{text!r} holds no length; write 8k,128k,1M", where="--context")
+    return contexts

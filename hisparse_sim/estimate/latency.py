@@ -1,0 +1,132 @@
+"""How fast a full batch decodes, and what its misses ask of PCIe and host memory.
+
+The seconds are the cost room's, so the estimate and the simulation cannot disagree about a step. Only
+nodes with a calibration profile answer; the others know capacity alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hisparse_sim.errors import InputError
+from hisparse_sim.estimate.concurrency import ModePools
+from hisparse_sim.scenario.model import ModelSpec
+from hisparse_sim.scenario.node import NodeSpec
+
+if TYPE_CHECKING:
+    from hisparse_sim.cost.step import StepCostModel
+    from hisparse_sim.cost.work import StepCost
+
+MISS_RATES = (0.067, 0.134)
+"""Misses per selected row that lies in no resident page, with LRU hot buffers of 4 x and 2 x top-k rows:
+GLM-5.1, top-k 2048, LongBench-v2 (arXiv 2608.07009). The ends of the range, whatever the buffer, since
+workloads differ by about as much."""
+
+LINK_SPREAD = 0.15
+"""How far the gather rate may be off: 32 to 35 GB/s were measured for rows read by SMs over PCIe 5
+(sglang PR #22187, nvbandwidth issue #24), kernels and topologies differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """Pure decode of one full batch.
+
+    ``tpot_s``: seconds a step, one token a request; ``tokens_per_s`` over all DP replicas.
+    ``link_share`` and ``dram_share``: used part of one GPU's gather rate and of one node's DRAM rate.
+    """
+
+    tpot_s: float
+    tpot_range_s: tuple[float, float]
+    tokens_per_s: float
+    resident_share: float
+    h2d_bytes_per_s: float
+    link_share: float
+    dram_bytes_per_s: float
+    dram_share: float
+
+
+class DecodeModel:
+    """Prices decode steps of one mode; ``pricer`` gives none for a node without a profile."""
+
+    def __init__(self, model: ModelSpec, node: NodeSpec, pools: ModePools, costs: _Costs) -> None:
+        self.model, self.node, self.pools, self.costs = model, node, pools, costs
+
+    def at(self, requests: int, tokens: int) -> Decode | None:
+        """Decode of ``requests`` of ``tokens`` in all on each replica; none for no request."""
+        if not requests:
+            return None
+        share = self.pools.resident_share(tokens, requests)
+        nominal = self._step(self.costs.nominal, requests, tokens, share, 1.0)
+        low = high = nominal
+        if nominal.lookups_rows:
+            rate = nominal.misses_rows / nominal.lookups_rows
+            low = self._step(self.costs.fast, requests, tokens, share, MISS_RATES[0] / rate)
+            high = self._step(self.costs.slow, requests, tokens, share, MISS_RATES[1] / rate)
+        seconds = nominal.total_s
+        engine = self.pools.engine
+        tp = engine.tp or self.node.gpus
+        # Each rank reads its own copy over its own link; replicas of one node share its DRAM.
+        ranks = min(self.node.gpus, tp * engine.dp)
+        h2d = nominal.h2d_bytes / seconds
+        return Decode(
+            tpot_s=seconds,
+            tpot_range_s=(min(low.total_s, seconds), max(high.total_s, seconds)),
+            tokens_per_s=requests * engine.dp / seconds,
+            resident_share=share,
+            h2d_bytes_per_s=h2d,
+            link_share=h2d / self.node.host_link.gather_bytes_per_s,
+            dram_bytes_per_s=h2d * ranks,
+            dram_share=h2d * ranks / self.node.dram_bytes_per_s,
+        )
+
+    def _step(self, cost: StepCostModel, requests: int, tokens: int, share: float, misses: float) -> StepCost:
+        """One step; ``misses`` scales the rows looked up, and with them the misses."""
+        from hisparse_sim.cost.work import StepWork
+
+        hisparse = self.pools.engine.mode == "hisparse"
+        rows = min(self.model.index_topk, tokens) * (1 - share) * misses if hisparse else 0.0
+        work = StepWork(
+            decode_requests=requests,
+            decode_context_tokens=requests * tokens,
+            sampled=requests,
+            lookup_rows=requests * rows,
+            lookup_rows_max=rows,
+            mirrored_tokens=requests if hisparse else 0,
+        )
+        return cost.step(work)
+
+
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    nominal: StepCostModel
+    fast: StepCostModel
+    slow: StepCostModel
+
+
+def decode_model(
+    model: ModelSpec, node: NodeSpec, pools: ModePools, *, calibration: str | None = None
+) -> tuple[DecodeModel | None, str]:
+    """A pricer for ``pools``' mode, or none and the reason (no profile for this node)."""
+    from hisparse_sim.cost.profile import profile_for
+    from hisparse_sim.cost.step import StepCostModel
+
+    try:
+        profile = profile_for(node, calibration)
+    except InputError as error:
+        if node.calibration or calibration:
+            raise
+        return None, error.message
+
+    def cost(link: float) -> StepCostModel:
+        rates = node.host_link
+        slower = rates.model_copy(
+            update={
+                "gather_bytes_per_s": rates.gather_bytes_per_s * link,
+                "gather_per_request_bytes_per_s": rates.gather_per_request_bytes_per_s * link,
+            }
+        )
+        return StepCostModel(model, node.model_copy(update={"host_link": slower}), pools.engine, profile)
+
+    costs = _Costs(cost(1.0), cost(1 + LINK_SPREAD), cost(1 - LINK_SPREAD))
+    return DecodeModel(model, node, pools, costs), ""
