@@ -125,6 +125,9 @@ def _why(found: Answer, row: Row) -> Iterator[str]:
     for gain in row.gains:
         slope = f" ({gain.per_unit:.2f} a GiB)" if gain.per_unit else ""
         yield f"  {gain.change}: {gain.gain:+d}{slope}"
+    if sparse and sparse.link_share:
+        faster = (sparse.wider_link_tpot_s - sparse.tpot_s) * 1e3
+        yield f"  +10 % of host link: {faster:+.1f} ms of TPOT"
     if row.batched_tokens:
         budget, requests = row.batched_tokens
         asked = found.engine.max_num_batched_tokens
@@ -136,7 +139,8 @@ def _why(found: Answer, row: Row) -> Iterator[str]:
     if row.differences is None:
         return
     page = row.differences
-    yield f"  vLLM's calculator page: {page.page_resident} resident, {page.page_hisparse} HiSparse{'; then' * bool(page.causes)}"
+    then = "; then" if page.causes else ""
+    yield f"  vLLM's calculator page: {page.page_resident} resident, {page.page_hisparse} HiSparse{then}"
     for cause in page.causes:
         yield from _wrapped(cause.why, f"    {cause.resident:+4d} {cause.hisparse:+5d}  ", " " * 16)
     admitted = page.admitted_resident, page.admitted_hisparse

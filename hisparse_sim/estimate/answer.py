@@ -16,7 +16,7 @@ from hisparse_sim.estimate.concurrency import (
 from hisparse_sim.estimate.differences import Differences, differences
 from hisparse_sim.estimate.explain import Gain, gains, limit_words, recommended_batched_tokens
 from hisparse_sim.estimate.latency import Decode, DecodeModel, decode_model
-from hisparse_sim.memory.budget import GIB, place
+from hisparse_sim.memory.host import GIB, place
 from hisparse_sim.memory.layout import ceil_div
 from hisparse_sim.scenario.engine import EngineSpec, Mode
 from hisparse_sim.scenario.model import ModelSpec

@@ -9,7 +9,8 @@ from typing import Any
 from hisparse_sim.estimate.answer import MODES, Answer, ModeAnswer, Row
 from hisparse_sim.estimate.calculator import PageAnswer
 from hisparse_sim.estimate.log_check import Finding
-from hisparse_sim.memory.budget import GIB, derived_kv_bytes, weights_per_gpu
+from hisparse_sim.memory.budget import derived_kv_bytes, weights_per_gpu
+from hisparse_sim.memory.host import GIB
 from hisparse_sim.memory.layout import tensor_parallel
 from hisparse_sim.memory.reserve import reserve_bytes
 from hisparse_sim.scenario.vllm_log import StartupLog
@@ -119,6 +120,7 @@ def _mode(found: ModeAnswer) -> dict[str, Any]:
         "blocks_per_request": found.blocks_per_request,
         "tpot_s": speed.tpot_s if speed else None,
         "tpot_s_range": list(speed.tpot_range_s) if speed else None,
+        "tpot_s_with_10_percent_more_link": speed.wider_link_tpot_s if speed else None,
         "tokens_per_s": speed.tokens_per_s if speed else None,
         "resident_share": speed.resident_share if speed else None,
         "host_to_device_bytes_per_s_per_gpu": speed.h2d_bytes_per_s if speed else None,

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 
 from hisparse_sim.errors import InputError
-from hisparse_sim.memory.budget import GIB
+from hisparse_sim.memory.host import GIB
 from hisparse_sim.memory.layout import ceil_div
 from hisparse_sim.scenario.engine import EngineSpec
 from hisparse_sim.scenario.model import ModelSpec

@@ -10,14 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hisparse_sim.errors import Infeasible
-from hisparse_sim.memory.budget import (
-    GIB,
-    PoolSizes,
-    derived_kv_bytes,
-    kv_pool_bytes,
-    size_pools,
-    steady_blocks,
-)
+from hisparse_sim.memory.budget import PoolSizes, derived_kv_bytes, kv_pool_bytes, size_pools, steady_blocks
+from hisparse_sim.memory.host import GIB, host_block_stride, host_pool, place
 from hisparse_sim.memory.layout import HiSparseLayout, KVLayout, ceil_div, kv_layout
 from hisparse_sim.memory.reserve import reserve_bytes
 from hisparse_sim.scenario.engine import EngineSpec, Mode
@@ -154,8 +148,20 @@ def mode_pools(model: ModelSpec, node: NodeSpec, engine: EngineSpec, mode: Mode)
     except Infeasible as error:
         if error.where != "engine.max_model_len":
             raise
-        return ModePools(in_mode, layout, None, "hbm", error.message)
+        why: Limit = "host_pool" if _host_is_short(node, in_mode, layout) else "hbm"
+        return ModePools(in_mode, layout, None, why, error.message)
     return ModePools(in_mode, layout, sizes)
+
+
+def _host_is_short(node: NodeSpec, engine: EngineSpec, layout: KVLayout) -> bool:
+    """Whether a fixed ``max_model_len`` fails the start-up check of the host pool."""
+    if engine.mode != "hisparse" or layout.hisparse is None or engine.max_model_len == "auto":
+        return False
+    placement = place(node, engine)
+    stride = host_block_stride(layout.hisparse, placement, engine)
+    return (
+        ceil_div(engine.max_model_len, layout.block_size) + 2 > host_pool(node, engine, placement) // stride
+    )
 
 
 def hisparse_refusal(model: ModelSpec, node: NodeSpec) -> str:
@@ -170,8 +176,9 @@ def hisparse_refusal(model: ModelSpec, node: NodeSpec) -> str:
 def overhead_variants(
     model: ModelSpec, node: NodeSpec, engine: EngineSpec, mode: Mode
 ) -> tuple[ModePools, ModePools]:
-    """The same pools with a reserve 10 % larger and 10 % smaller; unchanged when the pool is given."""
-    if any(v is not None for v in (engine.available_kv_gib, engine.num_gpu_blocks, engine.kv_tokens)):
+    """The same pools with a reserve 10 % larger and 10 % smaller; unchanged when pool or reserve is given."""
+    given = (engine.available_kv_gib, engine.num_gpu_blocks, engine.kv_tokens, engine.reserve_gib)
+    if any(value is not None for value in given):
         same = mode_pools(model, node, engine, mode)
         return same, same
     reserve = reserve_bytes(model, engine, engine.tp or node.gpus) / GIB

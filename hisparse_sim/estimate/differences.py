@@ -19,7 +19,7 @@ from hisparse_sim.estimate.calculator import (
     page_answer,
 )
 from hisparse_sim.estimate.concurrency import ModePools, kv_left_bytes
-from hisparse_sim.memory.budget import GIB, HOST_POOL_SHARE, place
+from hisparse_sim.memory.host import GIB, HOST_POOL_SHARE, place
 from hisparse_sim.memory.layout import KVLayout, kv_layout
 from hisparse_sim.scenario.engine import EngineSpec
 from hisparse_sim.scenario.model import ModelSpec

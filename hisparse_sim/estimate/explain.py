@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hisparse_sim.estimate.concurrency import Count, ModePools, mode_pools
-from hisparse_sim.memory.budget import GIB, place
+from hisparse_sim.memory.host import GIB, place
 from hisparse_sim.memory.layout import ceil_div
 from hisparse_sim.scenario.engine import EngineSpec, Mode
 from hisparse_sim.scenario.model import ModelSpec
@@ -85,6 +85,13 @@ def gains(
     slope = GIB / sizes.block_bytes / pools.blocks_per_request(tokens) if now.limit == "hbm" else 0.0
     more_hbm = engine.model_copy(update={**fixed, "available_kv_gib": kv_gib + 1})
     add("+1 GiB of HBM per GPU", more_hbm, slope * dp)
+    if now.limit == "max_num_seqs":
+        twice = 2 * engine.max_num_seqs
+        add(
+            f"max_num_seqs {engine.max_num_seqs} -> {twice}",
+            engine.model_copy(update={"max_num_seqs": twice}),
+            None,
+        )
     if pools.sparse is None:
         return found
     pages = ceil_div(tokens, sizes.block_size)

@@ -28,16 +28,22 @@ LINK_SPREAD = 0.15
 (sglang PR #22187, nvbandwidth issue #24), kernels and topologies differ."""
 
 
+LINK_STEP = 0.10
+"""The link's unit in "what would one unit more give": a tenth more gather rate."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decode:
     """Pure decode of one full batch.
 
     ``tpot_s``: seconds a step, one token a request; ``tokens_per_s`` over all DP replicas.
+    ``wider_link_tpot_s``: the same with a link a tenth faster.
     ``link_share`` and ``dram_share``: used part of one GPU's gather rate and of one node's DRAM rate.
     """
 
     tpot_s: float
     tpot_range_s: tuple[float, float]
+    wider_link_tpot_s: float
     tokens_per_s: float
     resident_share: float
     h2d_bytes_per_s: float
@@ -58,11 +64,12 @@ class DecodeModel:
             return None
         share = self.pools.resident_share(tokens, requests)
         nominal = self._step(self.costs.nominal, requests, tokens, share, 1.0)
-        low = high = nominal
+        low = high = wider = nominal
         if nominal.lookups_rows:
             rate = nominal.misses_rows / nominal.lookups_rows
             low = self._step(self.costs.fast, requests, tokens, share, MISS_RATES[0] / rate)
             high = self._step(self.costs.slow, requests, tokens, share, MISS_RATES[1] / rate)
+            wider = self._step(self.costs.wider, requests, tokens, share, 1.0)
         seconds = nominal.total_s
         engine = self.pools.engine
         tp = engine.tp or self.node.gpus
@@ -72,6 +79,7 @@ class DecodeModel:
         return Decode(
             tpot_s=seconds,
             tpot_range_s=(min(low.total_s, seconds), max(high.total_s, seconds)),
+            wider_link_tpot_s=wider.total_s,
             tokens_per_s=requests * engine.dp / seconds,
             resident_share=share,
             h2d_bytes_per_s=h2d,
@@ -102,6 +110,7 @@ class _Costs:
     nominal: StepCostModel
     fast: StepCostModel
     slow: StepCostModel
+    wider: StepCostModel
 
 
 def decode_model(
@@ -128,5 +137,5 @@ def decode_model(
         )
         return StepCostModel(model, node.model_copy(update={"host_link": slower}), pools.engine, profile)
 
-    costs = _Costs(cost(1.0), cost(1 + LINK_SPREAD), cost(1 - LINK_SPREAD))
+    costs = _Costs(cost(1.0), cost(1 + LINK_SPREAD), cost(1 - LINK_SPREAD), cost(1 + LINK_STEP))
     return DecodeModel(model, node, pools, costs), ""

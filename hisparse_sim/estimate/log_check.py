@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from hisparse_sim.errors import HiSparseError
 from hisparse_sim.memory.budget import (
-    GIB,
     derived_kv_bytes,
     kv_pool_bytes,
     logged_concurrency,
     steady_concurrency,
     weights_per_gpu,
 )
+from hisparse_sim.memory.host import GIB
 from hisparse_sim.memory.layout import kv_layout, tensor_parallel
 from hisparse_sim.memory.reserve import reserve_bytes
 from hisparse_sim.scenario.engine import EngineSpec

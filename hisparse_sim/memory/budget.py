@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hisparse_sim.errors import Infeasible, InputError
+from hisparse_sim.memory.host import GIB, host_block_stride, host_pool, indexer_chunks, offload_chunks, place
 from hisparse_sim.memory.layout import (
     HiSparseLayout,
     KVLayout,
     ceil_div,
     kv_layout,
     require_hisparse,
-    round_up,
     tensor_parallel,
 )
 from hisparse_sim.memory.reserve import reserve_bytes
@@ -23,31 +23,8 @@ from hisparse_sim.scenario.engine import EngineSpec, Mode
 from hisparse_sim.scenario.model import ModelSpec
 from hisparse_sim.scenario.node import NodeSpec
 
-GIB = 2**30
-HOST_ALIGN_BYTES = 4096
-"""A host block that several processes map, and a chunk of the CPU offload, are whole OS pages."""
-
-HOST_POOL_SHARE = 0.95
-"""HiSparse refuses a host pool above 95 % of available memory (vllm/v1/hisparse start-up check)."""
-
 ACTIVE_TAIL_PAGES = 2
 """Last pages of a request that HiSparse never gives back."""
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """How ranks lie on nodes. ``replicas_per_node`` is 0 when a replica spans several nodes."""
-
-    tp: int
-    dp: int
-    nodes: int
-    ranks_per_node: int
-    replicas_per_node: int
-
-    @property
-    def replica_on_one_node(self) -> bool:
-        """Whether the TP ranks of a replica share a host."""
-        return self.replicas_per_node > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +87,8 @@ def size_pools(model: ModelSpec, node: NodeSpec, engine: EngineSpec) -> PoolSize
         host_block_bytes = host_block_stride(sparse, placement, engine)
         host_pool_bytes = host_pool(node, engine, placement)
         host_blocks = host_pool_bytes // host_block_bytes
-    chunks = _offload_chunks(node, engine, placement, layout.block_bytes)
-    indexer_chunks = _indexer_chunks(node, engine, placement, sparse)
+    chunks = offload_chunks(node, engine, placement, layout.block_bytes)
+    index_chunks = indexer_chunks(node, engine, placement, sparse)
     max_len = _max_model_len(model, engine, layout, sparse, gpu_blocks, host_blocks)
     window = admission_window(engine, layout.block_size, max_len)
     logged = logged_concurrency(engine, layout, sparse, gpu_blocks, host_blocks, max_len)
@@ -124,7 +101,7 @@ def size_pools(model: ModelSpec, node: NodeSpec, engine: EngineSpec) -> PoolSize
         num_host_blocks=host_blocks,
         host_block_bytes=host_block_bytes,
         num_cpu_chunks=chunks,
-        num_indexer_chunks=indexer_chunks,
+        num_indexer_chunks=index_chunks,
         resident_groups=sparse.resident_groups if sparse else 0,
         hot_blocks_per_group=sparse.hot_blocks_per_group if sparse else 0,
         admission_window_pages=window if sparse else 0,
@@ -137,29 +114,6 @@ def size_pools(model: ModelSpec, node: NodeSpec, engine: EngineSpec) -> PoolSize
         steady_concurrency=steady_concurrency(engine, layout, sparse, gpu_blocks, host_blocks, max_len),
         logged_tokens=int(logged * max_len),
     )
-
-
-def place(node: NodeSpec, engine: EngineSpec) -> Placement:
-    """Put ``dp`` replicas of ``tp`` ranks on nodes of one type, as many as are needed.
-
-    Raises ``InputError`` when a replica would straddle nodes unevenly.
-    """
-    tp, dp, gpus = tensor_parallel(node, engine), engine.dp, node.gpus
-    ranks = tp * dp
-    if ranks <= gpus:
-        return Placement(tp, dp, 1, ranks, dp)
-    if tp <= gpus:
-        if gpus % tp:
-            raise InputError(
-                f"{dp} replicas of {tp} GPUs do not fill nodes of {gpus} GPUs evenly; "
-                f"use a size that divides {gpus}",
-                where="engine.tp",
-            )
-        per_node = gpus // tp
-        return Placement(tp, dp, ceil_div(dp, per_node), gpus, per_node)
-    if tp % gpus:
-        raise InputError(f"{tp} is not a whole number of {gpus}-GPU nodes", where="engine.tp")
-    return Placement(tp, dp, dp * tp // gpus, gpus, 0)
 
 
 def weights_per_gpu(model: ModelSpec, node: NodeSpec, engine: EngineSpec) -> int:
@@ -210,48 +164,6 @@ def kv_pool_bytes(model: ModelSpec, node: NodeSpec, engine: EngineSpec) -> int:
     return left
 
 
-def shares_host_pool(placement: Placement, engine: EngineSpec) -> bool:
-    """Whether the TP ranks of a replica map one host pool: several ranks, all on one node."""
-    return engine.shared_host_pool and placement.tp > 1 and placement.replica_on_one_node
-
-
-def host_block_stride(sparse: HiSparseLayout, placement: Placement, engine: EngineSpec) -> int:
-    """Bytes from one host block to the next: whole OS pages when the pool is shared."""
-    if shares_host_pool(placement, engine):
-        return round_up(sparse.host_block_bytes, HOST_ALIGN_BYTES)
-    return sparse.host_block_bytes
-
-
-def host_pool_copies(placement: Placement, engine: EngineSpec) -> int:
-    """HiSparse pools that one node's memory holds: one a replica, or one a rank."""
-    if shares_host_pool(placement, engine):
-        return placement.replicas_per_node
-    return placement.ranks_per_node
-
-
-def host_pool_limit(node: NodeSpec, engine: EngineSpec, placement: Placement) -> int:
-    """Largest HiSparse pool in bytes: 95 % of DRAM less the indexer's offload, over the node's pools."""
-    left = node.dram_bytes * HOST_POOL_SHARE - _per_node(engine.indexer_offload_gib, placement)
-    return max(0, int(left / host_pool_copies(placement, engine)))
-
-
-def host_pool(node: NodeSpec, engine: EngineSpec, placement: Placement) -> int:
-    """Bytes of one HiSparse host pool. Raises ``Infeasible`` when DRAM does not hold them all."""
-    limit = host_pool_limit(node, engine, placement)
-    if engine.host_pool_gib == "auto":
-        return limit
-    asked = int(engine.host_pool_gib * GIB)
-    if asked > limit:
-        copies = host_pool_copies(placement, engine)
-        raise Infeasible(
-            f"{engine.host_pool_gib:g} GiB x {copies} pools a node and {engine.indexer_offload_gib:g} GiB of "
-            f"indexer offload do not fit {node.name}'s {node.dram_bytes / GIB:,.0f} GiB of DRAM; at most "
-            f"{limit / GIB:,.1f} GiB a pool (vLLM stops at 95 %)",
-            where="engine.host_pool_gib",
-        )
-    return asked
-
-
 def admission_window(engine: EngineSpec, block_size: int, max_model_len: int) -> int:
     """``cap``: pages a resident group that admission sets aside for the tokens in flight.
 
@@ -261,9 +173,7 @@ def admission_window(engine: EngineSpec, block_size: int, max_model_len: int) ->
     return ceil_div(min(in_flight, max_model_len), block_size)
 
 
-def admission_blocks(
-    engine: EngineSpec, layout: KVLayout, sparse: HiSparseLayout | None, tokens: int
-) -> int:
+def admission_blocks(engine: EngineSpec, layout: KVLayout, sparse: HiSparseLayout | None, tokens: int) -> int:
     """GPU blocks that vLLM's start-up check and logged concurrency charge a request of ``tokens``."""
     pages = ceil_div(tokens, layout.block_size)
     if sparse is None:
@@ -367,42 +277,3 @@ def _max_model_len(
             where="engine.max_model_len",
         )
     return low
-
-
-def _per_node(gib: float, placement: Placement) -> int:
-    """Bytes on one node of an offload of ``gib`` a replica, spread over the replica's ranks."""
-    share = placement.replicas_per_node or placement.ranks_per_node / placement.tp
-    return int(gib * GIB * share)
-
-
-def _offload_chunks(node: NodeSpec, engine: EngineSpec, placement: Placement, block_bytes: int) -> int:
-    """Distinct blocks in the CPU offload: its size over TP ranks, each with a copy of its own."""
-    if engine.mode != "offload":
-        return 0
-    if _per_node(engine.kv_offload_gib, placement) > node.dram_bytes:
-        raise Infeasible(
-            f"{engine.kv_offload_gib:g} GiB a replica do not fit {node.name}'s "
-            f"{node.dram_bytes / GIB:,.0f} GiB of DRAM",
-            where="engine.kv_offload_gib",
-        )
-    rank_bytes = int(engine.kv_offload_gib * GIB) // placement.tp
-    return rank_bytes // round_up(block_bytes, HOST_ALIGN_BYTES)
-
-
-def _indexer_chunks(
-    node: NodeSpec, engine: EngineSpec, placement: Placement, sparse: HiSparseLayout | None
-) -> int:
-    """Distinct indexer pages in the OffloadingConnector beside HiSparse.
-
-    A chunk is a whole block of the shared pool, as vLLM's calculator counts it.
-    """
-    if sparse is None:
-        return 0
-    if _per_node(engine.indexer_offload_gib, placement) > node.dram_bytes:
-        raise Infeasible(
-            f"{engine.indexer_offload_gib:g} GiB a replica do not fit {node.name}'s "
-            f"{node.dram_bytes / GIB:,.0f} GiB of DRAM",
-            where="engine.indexer_offload_gib",
-        )
-    rank_bytes = int(engine.indexer_offload_gib * GIB) // placement.tp
-    return rank_bytes // round_up(sparse.block_bytes, HOST_ALIGN_BYTES)

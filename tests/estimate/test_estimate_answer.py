@@ -39,6 +39,7 @@ def test_hisparse_reads_host_memory_on_every_rank():
     assert low <= found.tpot_s <= high
     assert low < high
     assert 0 < found.link_share <= 1.2
+    assert low < found.wider_link_tpot_s < found.tpot_s
     assert found.dram_bytes_per_s == pytest.approx(8 * found.h2d_bytes_per_s)
     assert MISS_RATES == (0.067, 0.134)
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hisparse_sim.errors import Infeasible, InputError
 from hisparse_sim.estimate.answer import answer, longest_context
 from hisparse_sim.estimate.concurrency import min_host_bytes, mode_pools, overhead_variants
-from hisparse_sim.memory.budget import GIB, size_pools
+from hisparse_sim.memory.budget import size_pools
+from hisparse_sim.memory.host import GIB
 from hisparse_sim.scenario.catalogue import load_model, load_node
 from hisparse_sim.scenario.engine import EngineSpec
 
@@ -83,6 +84,14 @@ def test_max_num_seqs_can_be_what_limits():
 def test_the_host_pool_can_be_what_limits():
     found = mode_pools(GLM, H200, FP8.model_copy(update={"host_pool_gib": 40.0}), "hisparse").count(81_920)
     assert (found.requests, found.limit) == (10, "host_pool")
+
+
+def test_a_fixed_length_that_does_not_start_says_which_pool_is_short():
+    long = FP8.model_copy(update={"max_model_len": 2**20})
+    found = mode_pools(GLM, H200, long, "resident").count(8192)
+    assert (found.requests, found.limit) == (0, "hbm")
+    found = mode_pools(GLM, H200, long.model_copy(update={"host_pool_gib": 20.0}), "hisparse").count(8192)
+    assert (found.requests, found.limit) == (0, "host_pool")
 
 
 def test_a_host_pool_beyond_dram_is_an_error():

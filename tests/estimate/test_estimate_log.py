@@ -65,8 +65,8 @@ def test_a_hisparse_log_agrees_block_by_block():
 
 def test_a_refused_start_needs_what_is_derived():
     log = parse_log(
-        "max_seq_len=262144\n(8.58 GiB KV cache is needed, which is larger than the available KV cache memory "
-        "(0.9 GiB). the estimated maximum model length is 27392"
+        "max_seq_len=262144\n(8.58 GiB KV cache is needed, which is larger than the available KV cache "
+        "memory (0.9 GiB). the estimated maximum model length is 27392"
     )
     found = findings(load_model("kimi-k2"), load_node("8xh100"), log, kv_cache_dtype="fp8")
     assert not found["KV of one longest request, GiB"].contradicts

@@ -14,13 +14,8 @@ from hypothesis import strategies as st
 from memory_models import GIB, dsa, glm_5_3, gqa, kimi_k2, leaders, node
 
 from hisparse_sim.errors import Infeasible, InputError, UnsupportedModel
-from hisparse_sim.memory.budget import (
-    derived_kv_bytes,
-    host_pool_copies,
-    place,
-    size_pools,
-    weights_per_gpu,
-)
+from hisparse_sim.memory.budget import derived_kv_bytes, size_pools, weights_per_gpu
+from hisparse_sim.memory.host import host_pool_copies, place
 from hisparse_sim.memory.reserve import activation_bytes, reserve_bytes
 from hisparse_sim.scenario.engine import EngineSpec
 from hisparse_sim.scenario.model import WeightsSpec
@@ -116,6 +111,13 @@ def test_kimi_k2_5_is_refused_with_the_length_that_vllm_estimated():
     assert "27,392" in error.value.message
     auto = size_pools(kimi_k2(), H200, engine.model_copy(update={"max_model_len": "auto"}))
     assert auto.max_model_len == 27_392
+
+
+def test_a_v0_start_that_was_refused_is_refused():
+    # 1,478 blocks hold 23,648 tokens, of 29,000 asked.
+    engine = EngineSpec(tp=1, num_gpu_blocks=1478, max_model_len=29_000)
+    with pytest.raises(Infeasible, match=r"1,813 GPU blocks.*1,477 free"):
+        size_pools(gqa(32, 8), H200, engine)
 
 
 def test_each_override_fixes_the_pool_and_they_agree():
