@@ -326,6 +326,12 @@ class HiSparseMemory:
         self.refusal = "GPU blocks"
         return gpu <= self.gpu.free
 
+    def shortage(self, request: Sequence) -> str:
+        """What a waiting request would lack even if nothing of it were cached; empty: nothing."""
+        pages = self._pages_for(request.num_tokens)
+        fits = self._admits(MISS, pages, min(pages, self.sizes.window_pages), 0)
+        return "" if fits else self.refusal
+
     def admit(self, request: Sequence, hit: Hit, tokens: int, *, others_running: bool) -> bool:
         """Start a request whose first step computes ``tokens`` after ``hit``; False if it must wait.
 

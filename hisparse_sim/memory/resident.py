@@ -93,6 +93,10 @@ class ResidentMemory:
         self.publish(request, state, min(end, request.num_tokens))
         return True
 
+    def shortage(self, request: Sequence) -> str:
+        """What a waiting request would lack even if nothing of it were cached; empty: nothing."""
+        return "GPU blocks" if self.pages_for(request.num_tokens) > self.gpu.free else ""
+
     def start(self, request: Sequence, hit: Hit) -> BlockState:
         """A state that holds the hit blocks and nothing else."""
         state = BlockState()

@@ -21,6 +21,9 @@ from hisparse_sim.scheduler.request import Request, Status
 class Memory(Protocol):
     """What the scheduler asks of the memory behind it: ``ResidentMemory`` or ``HiSparseMemory``."""
 
+    def shortage(self, request: Request) -> str:
+        """What a waiting request would lack even if nothing of it were cached; empty: nothing."""
+
     @property
     def refusal(self) -> str:
         """What the last refused admission lacked."""
@@ -268,8 +271,9 @@ class Scheduler:
             return "GPU blocks"
         if len(self.running) >= self.config.max_num_seqs:
             return "max_num_seqs"
-        if self._budget < self.config.max_num_batched_tokens:
-            return "max_num_batched_tokens"
+        head = next(iter(self.waiting), None)
+        if head is not None and self._budget <= 0:
+            return self.memory.shortage(head) or "max_num_batched_tokens"
         return "loads"
 
     def _head(self, skipped: int) -> Request | None:

@@ -133,7 +133,12 @@ class Engine:
                 if batch.done is not None:
                     yield batch.done
                 self._update(batch)
-                if batch.decision or queue or self.memory.counting or scheduler.flush:
+                if (
+                    batch.decision
+                    or any(b.decision for b in queue)
+                    or self.memory.counting
+                    or scheduler.flush
+                ):
                     continue
             self.recorder.queue_is(env.now, len(scheduler.running), self._waiting())
             self._wake = env.event()
