@@ -13,7 +13,12 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from hisparse_sim.scenario.base import Record
 
 
-class ConversationsSpec(Record):
+class _Limited(Record):
+    limit: PositiveInt | None = None
+    """Send only the first so many requests, in order of arrival."""
+
+
+class ConversationsSpec(_Limited):
     """Closed loop: ``concurrency`` clients, each plays conversations turn after turn.
 
     Turn 1 has ``first_prompt_tokens``; each later turn's prompt is all that was said before plus
@@ -33,7 +38,7 @@ class ConversationsSpec(Record):
     """Between the end of a turn and the arrival of the next."""
 
 
-class PoissonSpec(Record):
+class PoissonSpec(_Limited):
     """Open loop: single requests at exponential intervals."""
 
     kind: Literal["poisson"] = "poisson"
@@ -46,7 +51,7 @@ class PoissonSpec(Record):
     shared_prefix_tokens: NonNegativeInt = 0
 
 
-class StreamSpec(Record):
+class StreamSpec(_Limited):
     """Closed loop of independent long prompts: the next starts when a client is free."""
 
     kind: Literal["stream"] = "stream"

@@ -14,14 +14,20 @@ Send = Callable[[Session, RequestSpec, Callable[[], None]], None]
 
 
 class Clients:
-    """Starts sessions in order, at most ``workload.concurrency`` at a time, and their requests."""
+    """Starts sessions in order, at most ``workload.concurrency`` at a time, and their requests.
 
-    def __init__(self, env: simpy.Environment, workload: Workload, send: Send) -> None:
+    ``limit``: send only so many requests.
+    """
+
+    def __init__(
+        self, env: simpy.Environment, workload: Workload, send: Send, *, limit: int | None = None
+    ) -> None:
         self.env = env
         self._send = send
         self._live = 0
         self._freed = env.event()
         self._limit = workload.concurrency
+        self._unsent = limit
         self.done = False
         """All requests of all sessions are over."""
         self._feeding = True
@@ -34,6 +40,8 @@ class Clients:
             while self._limit is not None and self._live >= self._limit:
                 self._freed = self.env.event()
                 yield self._freed
+            if self._unsent == 0:
+                break
             self._live += 1
             _Play(self, session)
         self._feeding = False
@@ -47,13 +55,21 @@ class Clients:
         self.done = not self._feeding and not self._live
 
     def send(self, session: Session, request: RequestSpec, over: Callable[[], None]) -> None:
-        """After its delay, hand a request to the engine."""
+        """After its delay, hand a request to the engine; past the limit it is over without that."""
         if request.delay_s > 0:
             later = self.env.timeout(request.delay_s)
             assert later.callbacks is not None
-            later.callbacks.append(lambda _: self._send(session, request, over))
+            later.callbacks.append(lambda _: self._send_now(session, request, over))
         else:
-            self._send(session, request, over)
+            self._send_now(session, request, over)
+
+    def _send_now(self, session: Session, request: RequestSpec, over: Callable[[], None]) -> None:
+        if self._unsent is not None:
+            if self._unsent == 0:
+                over()
+                return
+            self._unsent -= 1
+        self._send(session, request, over)
 
 
 class _Play:

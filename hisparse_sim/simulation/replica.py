@@ -113,8 +113,6 @@ def _memory(scenario: Scenario, pools: PoolSizes) -> ResidentMemory | HiSparseMe
     )
     if pools.mode == "offload" and pools.num_cpu_chunks and caching:
         return OffloadMemory(
-            OffloadSizes(
-                resident, pools.num_cpu_chunks, store_delay_steps=delay + 1, load_delay_steps=None
-            )
+            OffloadSizes(resident, pools.num_cpu_chunks, store_delay_steps=delay + 1, load_delay_steps=None)
         )
     return ResidentMemory(resident)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -59,7 +58,7 @@ class Result:
                 "reason": [r.reason for r in rows],
             }
         )
-        return frame.astype({name: "string" for name in ("request_id", "session", "status", "reason")})
+        return frame.astype(dict.fromkeys(("request_id", "session", "status", "reason"), "string"))
 
     @property
     def steps(self) -> pd.DataFrame:
@@ -102,7 +101,7 @@ class Result:
             self.requests.to_parquet(made / "requests.parquet", index=False)
             self.steps.to_parquet(made / "steps.parquet", index=False)
             for file in sorted(made.iterdir()):
-                os.replace(file, folder / file.name)
+                file.replace(folder / file.name)
         except OSError as e:
             raise InputError(f"cannot be written: {e.strerror or e}", where=str(folder)) from None
         finally:

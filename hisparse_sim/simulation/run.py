@@ -11,6 +11,7 @@ from typing import Any
 
 import simpy
 
+from hisparse_sim.cost.links import HostLink as LinkRates
 from hisparse_sim.scenario.scenario import Scenario
 from hisparse_sim.simulation.clients import Clients
 from hisparse_sim.simulation.engine import Engine
@@ -41,10 +42,8 @@ def simulate(
     replica = replica or build_replica(scenario)
     recorder = Recorder()
     env = simpy.Environment()
-    host = scenario.node.host_link
-    link = HostLink(
-        env, host.copy_h2d_bytes_per_s, host.copy_d2h_bytes_per_s, host.both_ways_bytes_per_s
-    )
+    rates = LinkRates(scenario.node, replica.profile, ranks=scenario.tp)
+    link = HostLink(env, rates.h2d_bytes_per_s, rates.d2h_bytes_per_s, rates.both_ways_bytes_per_s)
     engine = Engine(
         env,
         scheduler=replica.scheduler,
@@ -56,7 +55,9 @@ def simulate(
         block_bytes=replica.pools.block_bytes,
         index_block_bytes=replica.index_block_bytes,
     )
-    clients = Clients(env, workload, engine.send)
+    # A trace is cut by its recorded times, before it is played.
+    limit = None if scenario.workload.kind == "trace" else scenario.workload.limit
+    clients = Clients(env, workload, engine.send, limit=limit)
     complete = _drive(env, recorder, engine, progress)
     complete = complete and clients.done
     now = env.now
@@ -65,9 +66,7 @@ def simulate(
     for r in recorder.requests:
         if r.status == "incomplete" and not r.reason:
             r.reason = "still under way when the run was interrupted" if not complete else "never admitted"
-    summary = summarise(
-        scenario, replica, recorder, link, sim_time_s=float(sim_time_s), complete=complete
-    )
+    summary = summarise(scenario, replica, recorder, link, sim_time_s=float(sim_time_s), complete=complete)
     timing: dict[str, Any] = {
         "wall_s": time.perf_counter() - began,
         "cpu_s": time.process_time() - cpu,

@@ -20,6 +20,7 @@ SCHEMA = "hisparse-sim/summary/1"
 SAMPLE_S = 30.0
 SHORT_RUN_S = 600.0
 SHORT_RUN_SAMPLES = 20
+_POINTS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
 Floats = npt.NDArray[np.float64]
 
@@ -58,6 +59,7 @@ def summarise(
     output = sum(r.sampled for r in done)
     total = sum(r.prompt_tokens + r.sampled for r in done)
     gpus = scenario.tp * scenario.engine.dp
+    host_link = scenario.node.host_link
     running = samples(recorder.queue, sim_time_s, column=1)
     waiting = samples(recorder.queue, sim_time_s, column=2)
     busy = running[running > 0]
@@ -87,8 +89,8 @@ def summarise(
         "offload_hit_rate": _share(recorder.loaded_tokens, recorder.prompt_tokens),
         "host_to_device_bytes": h2d,
         "device_to_host_bytes": d2h,
-        "pcie_h2d_usage_mean": _rate(link.bytes[H2D], sim_time_s * scenario.node.host_link.copy_h2d_bytes_per_s),
-        "pcie_d2h_usage_mean": _rate(link.bytes[D2H], sim_time_s * scenario.node.host_link.copy_d2h_bytes_per_s),
+        "pcie_h2d_usage_mean": _rate(link.bytes[H2D], sim_time_s * host_link.copy_h2d_bytes_per_s),
+        "pcie_d2h_usage_mean": _rate(link.bytes[D2H], sim_time_s * host_link.copy_d2h_bytes_per_s),
         "hot_hit_rate": _share(recorder.lookups_rows - recorder.misses_rows, recorder.lookups_rows),
         **usage,
         "requests_completed": len(done),
@@ -97,8 +99,8 @@ def summarise(
         "goodput": goodput(scenario.slo, requests, span),
         "verdict": _verdict(scenario, recorder, failed, waiting),
         "limit": _limit(recorder, requests, replica, sim_time_s),
-        "waiting_for_s": {k: v for k, v in sorted(recorder.short_of.items())},
-        "step_time_s": {k: v for k, v in sorted(recorder.parts.items())},
+        "waiting_for_s": dict(sorted(recorder.short_of.items())),
+        "step_time_s": dict(sorted(recorder.parts.items())),
         "engine_steps": recorder.steps,
         "sim_time_s": sim_time_s,
         "pools": {
@@ -136,9 +138,9 @@ def spread(values: Iterable[float | None]) -> dict[str, float | None]:
     """Mean and percentiles (linear interpolation) of what is defined."""
     found = np.array([v for v in values if v is not None])
     if not len(found):
-        return dict.fromkeys(("mean", "p50", "p90", "p95", "p99"))
-    points = np.percentile(found, (50, 90, 95, 99))
-    return {"mean": float(found.mean()), **dict(zip(("p50", "p90", "p95", "p99"), map(float, points), strict=True))}
+        return dict.fromkeys(("mean", *_POINTS))
+    points = zip(_POINTS, np.percentile(found, [100 * q for q in _POINTS.values()]), strict=True)
+    return {"mean": float(found.mean()), **{name: float(value) for name, value in points}}
 
 
 def _weighted_spread(counts: dict[float, int]) -> dict[str, float | None]:
@@ -149,7 +151,7 @@ def _weighted_spread(counts: dict[float, int]) -> dict[str, float | None]:
     weights = np.array([counts[v] for v in values.tolist()])
     below = np.cumsum(weights)
     result: dict[str, float | None] = {"mean": float((values * weights).sum() / below[-1])}
-    for name, q in (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99)):
+    for name, q in _POINTS.items():
         result[name] = float(values[np.searchsorted(below, q * below[-1])])
     return result
 
@@ -196,8 +198,9 @@ def _time_mean(queue: list[tuple[float, int, int]], end_s: float, column: int) -
 
 def _usage(recorder: Recorder, replica: Replica) -> dict[str, float | None]:
     rows = recorder.rows
-    gpu = replica.pools.num_gpu_blocks - 1
-    host = (replica.pools.num_host_blocks - 1) if replica.pools.num_host_blocks else replica.pools.num_cpu_chunks
+    pools = replica.pools
+    gpu = pools.num_gpu_blocks - 1
+    host = pools.num_host_blocks - 1 if pools.num_host_blocks else pools.num_cpu_chunks
     if not rows:
         return {"gpu_kv_usage_mean": None, "gpu_kv_usage_max": None, "host_usage_max": None}
     used = 1 - np.array([r.gpu_free_blocks for r in rows]) / gpu

@@ -1,0 +1,172 @@
+"""``hisparse-sim run``: simulate a scenario, print its figures, leave them in a folder."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hisparse_sim.errors import HiSparseError, InputError
+
+if TYPE_CHECKING:
+    from hisparse_sim.scenario.scenario import Scenario
+    from hisparse_sim.simulation.result import Result
+
+
+def command(
+    scenario: Annotated[str, typer.Argument(help="A YAML file, or a shipped name.")],
+    out: Annotated[Path, typer.Option(help="Folder for the results; made if need be.")],
+    mode: Annotated[str | None, typer.Option(help="resident, offload or hisparse.")] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(help="Clients, or live sessions of a trace, at a time.")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Replay this kv-cache-tester file or folder instead.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first so many requests.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Any field of the scenario.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
+    plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw the run, too.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print summary.json and nothing else.")] = False,
+) -> int:
+    """Simulate SCENARIO and write summary, requests, steps and plots to a folder."""
+    overrides, flags = _overrides(mode, concurrency, trace, limit, seed)
+    overrides += settings or []
+    asked, given = _load(scenario, overrides, flags)
+    from hisparse_sim.report.startup import capacity_lines
+    from hisparse_sim.simulation.replica import build_replica
+    from hisparse_sim.simulation.result import check_writable
+    from hisparse_sim.simulation.run import simulate
+
+    with _placed(scenario, given):
+        replica = build_replica(asked)
+        check_writable(out)
+        for line in capacity_lines(replica.pools, asked.model, asked.node, asked.engine):
+            print(line, file=sys.stderr)
+        for warning in replica.cost.warnings:
+            print(f"warning: {warning}", file=sys.stderr)
+        with _progress() as progress:
+            result = simulate(asked, replica=replica, progress=progress)
+    result.write(out)
+    _print(result, as_json)
+    complete = bool(result.summary["complete"])
+    if plots and complete:
+        _draw(out)
+    if not complete:
+        print(f"interrupted: {out} holds what was done", file=sys.stderr)
+        return 130
+    print(f"Results: {out}", file=sys.stderr)
+    return 0
+
+
+def _overrides(
+    mode: str | None, concurrency: int | None, trace: Path | None, limit: int | None, seed: int | None
+) -> tuple[list[str], dict[tuple[str, ...], str]]:
+    """The flags as ``path=value`` settings, and which flag set which field."""
+    found: list[str] = []
+    flags: dict[tuple[str, ...], str] = {}
+
+    def put(path: str, value: object, flag: str) -> None:
+        found.append(f"{path}={json.dumps(value)}")
+        flags[tuple(path.split("."))] = flag
+
+    if trace is not None:
+        put("workload", {"kind": "trace", "path": str(trace.absolute())}, "--trace")
+    if mode is not None:
+        put("engine.mode", mode, "--mode")
+    if concurrency is not None:
+        put("workload.concurrency", concurrency, "--concurrency")
+    if limit is not None:
+        put("workload.limit", limit, "--limit")
+    if seed is not None:
+        put("seed", seed, "--seed")
+    return found, flags
+
+
+Given = dict[tuple[str, ...], str]
+
+
+def _load(name: str, overrides: list[str], flags: Given) -> tuple[Scenario, Given]:
+    from hisparse_sim.scenario.loader import load_scenario
+    from hisparse_sim.scenario.overrides import parse_override, place
+
+    given = {parse_override(text)[0]: place(text) for text in overrides} | flags
+    try:
+        return load_scenario(name, overrides=overrides), given
+    except HiSparseError as error:
+        # An error about a setting that a flag made names the flag.
+        where = error.where or ""
+        for text in overrides:
+            flag = flags.get(parse_override(text)[0])
+            if flag and where.startswith(place(text)):
+                raise type(error)(error.message, where=flag) from None
+        raise
+
+
+@contextmanager
+def _placed(scenario: str, given: Given) -> Iterator[None]:
+    """Errors about a field of the scenario say in which file, or by which flag, it was set."""
+    from hisparse_sim.scenario.catalogue import find
+    from hisparse_sim.scenario.validate import locate
+
+    try:
+        yield
+    except HiSparseError as error:
+        keys = tuple((error.where or "").split("."))
+        if keys[0] not in ("engine", "model", "node", "workload"):
+            raise
+        raise type(error)(error.message, where=locate(str(find("scenario", scenario)), keys, given)) from None
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[float, int, int], None] | None]:
+    """A bar on a terminal; nothing in a pipe."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("requests sent"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("simulating", total=None)
+
+        def progress(now_s: float, over: int, sent: int) -> None:
+            bar.update(task, completed=over, total=sent, description=f"{now_s:,.0f} s simulated")
+
+        yield progress
+
+
+def _print(result: Result, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(result.summary, indent=2, allow_nan=False))
+        return
+    from hisparse_sim.report.tables import side_by_side
+
+    label = f"{result.scenario.name}\n{result.scenario.engine.mode}"
+    print(side_by_side([(label, result.summary)]))
+
+
+def _draw(out: Path) -> None:
+    from hisparse_sim.report.plots import RunPicture, save_plots
+    from hisparse_sim.report.run_files import RunFolder
+
+    try:
+        save_plots([RunPicture.read(RunFolder(out))], out)
+    except OSError as error:
+        raise InputError(
+            f"plots cannot be written: {error.strerror or error}", where=f"--out {out}"
+        ) from None
