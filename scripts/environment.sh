@@ -26,10 +26,10 @@ make_environment() { # $1: what pip installs ("." or ".[test]"); nothing to do, 
     if [ "$(cat "$wanted" 2>/dev/null)" = "$facts" ]; then return; fi
     echo "Installing hisparse-sim and what it needs ..." >&2
     if .venv/bin/python -m pip --version >/dev/null 2>&1; then
-        .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable "$1" || return
+        .venv/bin/python -m pip install -qq --disable-pip-version-check --editable "$1" || return
     else
         python=$(find_python) || return
-        "$python" -m pip --python .venv/bin/python install --quiet --disable-pip-version-check --editable "$1" || {
+        "$python" -m pip --python .venv/bin/python install -qq --disable-pip-version-check --editable "$1" || {
             echo "error: no working pip; on Debian or Ubuntu: apt install python3-venv python3-pip" >&2
             return 2
         }
