@@ -34,6 +34,6 @@ def test_modules_stay_small() -> None:
     too_long = {
         str(path.relative_to(ROOT)): lines
         for path in (ROOT / "hisparse_sim").rglob("*.py")
-        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > 600
+        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > 650
     }
     assert not too_long
