@@ -58,7 +58,11 @@ class RequestSpec:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Requests that belong together. ``start_s`` none: as soon as a client is free."""
+    """Requests that belong together.
+
+    ``start_s``: not before that time, and under a cap on live sessions not before a client is free;
+    none: as soon as one is.
+    """
 
     id: str
     requests: Sequence[RequestSpec]
