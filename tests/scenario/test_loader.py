@@ -121,7 +121,7 @@ def test_overrides_are_laid_over_in_order(scenario: Path) -> None:
     [
         ("engine.hot_row=4096", "unknown field; did you mean 'hot_rows'"),
         ("engin.hot_rows=4096", "unknown field; did you mean 'engine'"),
-        ("workload.turns=3", "unknown field; known are concurrency, kind, length_jitter, output_tokens"),
+        ("workload.turns=3", "unknown field; known are concurrency, kind, length_jitter, limit"),
         ("engine.hot_rows=-1", "-1 is not allowed, must be more than 0"),
         ("engine.hot_rows=4096.5", "4096.5 is not a whole number"),
         ("engine.hot_rows=many", "'many' is not a number of tokens"),
