@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Iterator
 
 import numpy as np
 
 from hisparse_sim.memory.pool import GrowingArray, Ids
+
+
+Piece = tuple[Hashable, int, int]
+"""A stream, its first token that is meant, and how many."""
+
+
+def _joined(segments: Iterable[Piece]) -> Iterator[Piece]:
+    """The same tokens in as few segments as possible: how they were cut must not matter."""
+    last: Piece | None = None
+    for stream, start, length in segments:
+        if last is not None and last[0] == stream and last[1] + last[2] == start:
+            last = stream, last[1], last[2] + length
+        elif length:
+            if last is not None:
+                yield last
+            last = stream, start, length
+    if last is not None:
+        yield last
 
 
 class ContentIndex:
@@ -35,16 +53,16 @@ class ContentIndex:
         self._next += n
         return np.arange(self._next - n, self._next, dtype=np.int64)
 
-    def of_segments(self, segments: tuple[tuple[Hashable, int, int], ...], tokens: int) -> Ids:
+    def of_segments(self, segments: tuple[Piece, ...], tokens: int) -> Ids:
         """Ids of the ``tokens // block_size`` whole blocks of a request."""
         size = self.block_size
         want = tokens // size
         parts: list[Ids] = []
         have = 0
         parent = -1
-        open_parts: list[tuple[Hashable, int, int]] = []
+        open_parts: list[Piece] = []
         open_tokens = 0
-        for stream, start, length in segments:
+        for stream, start, length in _joined(segments):
             if have >= want:
                 break
             if open_parts:
@@ -115,7 +133,7 @@ class ContentIndex:
         assert have is not None
         return have[:n]
 
-    def _mixed_block(self, parent: int, parts: tuple[tuple[Hashable, int, int], ...]) -> int:
+    def _mixed_block(self, parent: int, parts: tuple[Piece, ...]) -> int:
         key = (parent, parts)
         known = self._mixed.get(key)
         if known is None:

@@ -30,11 +30,17 @@ class IndexOffload:
         """Length of the leading run of ``content`` that can be restored."""
         return self.store.run(content)[0]
 
+    def begin(self, request: Sequence) -> None:
+        """The request is admitted, perhaps again: all its blocks are offered anew."""
+        access = self._access.get(request)
+        if access is not None:
+            access.next_stored = 0
+
     def offer(self, request: Sequence, tokens: int) -> None:
         """Store the prompt blocks of a request that are complete after this step."""
         access = self._access.get(request)
         if access is None:
-            access = self._access[request] = Access(len(request.content) + 1)
+            access = self._access[request] = Access(len(request.content))
         first = access.next_stored
         end = min(tokens, request.prompt_tokens) // self.block_size
         if end <= first:

@@ -81,7 +81,7 @@ class OffloadMemory(ResidentMemory):
     def _access_of(self, request: Sequence) -> Access:
         access = self._access.get(request)
         if access is None:
-            access = self._access[request] = Access(len(request.content) + 1)
+            access = self._access[request] = Access(len(request.content))
         return access
 
     # -- lookup and load ------------------------------------------------------------------------

@@ -140,6 +140,9 @@ class Pool:
         n = len(ids)
         if not n:
             return
+        if table.weight == 1:
+            self.append(table, ids)
+            return
         self._stamp += 1
         table.stamp.a[ids] = self._stamp
         table.place.a[ids] = np.arange(n)

@@ -282,7 +282,7 @@ class HiSparseMemory:
         self.writebacks: deque[Writeback] = deque()
         self.hot_blocks = sizes.hot_blocks
         self.refusal = ""
-        """What the last refused admission lacked."""
+        """What the last refused request lacked."""
         self.planned_pages = 0
         self.completed_pages = 0
         self.adopted_pages = 0
@@ -347,6 +347,8 @@ class HiSparseMemory:
             and self._admits(hit, step, step, watermark)
         ):
             return False
+        if self.index_offload is not None:
+            self.index_offload.begin(request)
         state = PagedState(request.content)
         self.copies.enter(state)
         hits = len(hit.host)
@@ -387,6 +389,7 @@ class HiSparseMemory:
             if state.hot_required:
                 need += self.hot_blocks - state.hot_blocks
             if new > self.host_pool.free or need > self.gpu.free:
+                self.refusal = "host blocks" if new > self.host_pool.free else "GPU blocks"
                 return False
             self._allocate(state, pages)
         self._publish(state, min(after, request.num_tokens))

@@ -56,7 +56,7 @@ class ResidentMemory:
 
     counting = busy
     refusal = "GPU blocks"
-    """What a refused admission lacks."""
+    """What a refused request lacks."""
 
     def lookup(self, request: Sequence) -> Hit | None:
         """The longest cached prefix; the last token is always computed again."""

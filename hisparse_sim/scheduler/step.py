@@ -26,7 +26,7 @@ class Memory(Protocol):
 
     @property
     def refusal(self) -> str:
-        """What the last refused admission lacked."""
+        """What the last refused request lacked."""
 
     @property
     def busy(self) -> bool:
@@ -82,6 +82,8 @@ class Decision:
     admitted: list[Request] = field(default_factory=list)
     resumed: list[Request] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
+    dropped_tokens: int = 0
+    """Computed tokens that the preempted requests lost (those they find again are counted too)."""
     loading: list[Request] = field(default_factory=list)
     past: dict[Request, int] = field(default_factory=dict)
     """Tokens computed before this step, of each scheduled request."""
@@ -200,6 +202,7 @@ class Scheduler:
 
     def _preempt(self, victim: Request, decision: Decision) -> None:
         self.memory.release(victim, finished=False)
+        decision.dropped_tokens += victim.computed
         victim.computed = victim.placeholders = victim.in_flight = 0
         victim.stale += victim.batches
         victim.batches = 0
@@ -237,6 +240,7 @@ class Scheduler:
             else:
                 n = self._first_chunk(request.num_tokens - hit.tokens)
                 if n == 0:
+                    decision.short_of = "max_num_batched_tokens"
                     return
                 if not memory.admit(request, hit, n, others_running=others):
                     decision.short_of = memory.refusal
@@ -258,6 +262,7 @@ class Scheduler:
                 request.computed -= 1
             n = self._first_chunk(request.num_tokens - request.computed)
             if n == 0:
+                decision.short_of = "max_num_batched_tokens"
                 return False
             if not loader.readmit(request, n, others_running=bool(self.running)):
                 decision.short_of = loader.refusal
@@ -268,7 +273,7 @@ class Scheduler:
 
     def _short_of(self, decision: Decision) -> str:
         if decision.preempted:
-            return "GPU blocks"
+            return self.memory.refusal
         if len(self.running) >= self.config.max_num_seqs:
             return "max_num_seqs"
         head = next(iter(self.waiting), None)

@@ -1,0 +1,343 @@
+"""A recorded scenario on this package's own scheduler, a trace line at a time.
+
+The clock is the step count; a write-back or load is reported a fixed number of steps after it
+began. Scenario and trace fields are those of traces recorded from vLLM's scheduler.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from typing import Any
+
+from hisparse_sim.errors import InputError
+from hisparse_sim.memory.content import ContentIndex
+from hisparse_sim.memory.layout import pack_groups, round_up
+from hisparse_sim.memory.offload import OffloadMemory, OffloadSizes
+from hisparse_sim.memory.residency import HiSparseMemory, HiSparseSizes
+from hisparse_sim.memory.resident import ResidentMemory, ResidentSizes
+from hisparse_sim.scheduler.config import SchedulerConfig
+from hisparse_sim.scheduler.request import Request
+from hisparse_sim.scheduler.step import Decision, Scheduler
+
+ENGINE = {
+    "block_size": 64,
+    "num_gpu_blocks": None,
+    "gpu_kv_bytes": None,
+    "host_pool_gib": None,
+    "num_host_blocks": None,
+    "cpu_offload_gib": None,
+    "num_cpu_chunks": None,
+    "max_model_len": 8192,
+    "max_num_seqs": 128,
+    "max_num_batched_tokens": 2048,
+    "long_prefill_token_threshold": 0,
+    "enable_chunked_prefill": True,
+    "enable_prefix_caching": True,
+    "policy": "fcfs",
+    "async_scheduling": False,
+    "device_buffer_size": None,
+    "watermark": 0.0,
+    "shared_host_pool": False,
+    "delay": 0,
+    "store_delay": None,
+    "load_delay": None,
+    "skip_startup_check": False,
+}
+"""Engine fields of a scenario, with what an absent one means."""
+
+MODEL = {
+    "num_layers": 78,
+    "index_topk": 2048,
+    "index_topk_freq": 4,
+    "index_skip_topk_offset": 2,
+    "mla_bytes": 656,
+    "indexer_bytes": 132,
+}
+"""Model fields of a scenario, likewise."""
+
+MODES = ("hisparse", "vanilla", "cpu_offload")
+
+
+class Replay:
+    """One scenario on this package's scheduler, a recorded line at a time."""
+
+    def __init__(self, scenario: dict[str, Any], config: dict[str, Any] | None = None) -> None:
+        config = config or {}
+        self.engine = {**ENGINE, **config.get("engine", {}), **scenario.get("engine", {})}
+        self.model = {**MODEL, **config.get("model", {}), **scenario.get("model", {})}
+        self.mode = scenario["mode"]
+        if self.mode not in MODES:
+            raise InputError(f"{self.mode}: must be one of {', '.join(MODES)}", where="mode")
+        self.facts: dict[str, Any] = {"mode": self.mode, "engine": self.engine, "model": self.model}
+        """What this replay makes of the engine, as the trace's first line records it."""
+        self.first_token_step: dict[str, int] = {}
+        """When the step that samples a request's first token is scheduled."""
+        self.arrival_step: dict[str, int] = {}
+        self.recomputed_tokens = 0
+        """Computed tokens that preempted requests lost."""
+        self.memory = self._memory()
+        engine = self.engine
+        self.scheduler = Scheduler(
+            SchedulerConfig(
+                max_model_len=engine["max_model_len"],
+                max_num_seqs=engine["max_num_seqs"],
+                max_num_batched_tokens=engine["max_num_batched_tokens"],
+                long_prefill_token_threshold=engine["long_prefill_token_threshold"],
+                chunked_prefill=engine["enable_chunked_prefill"],
+                priority_policy=engine["policy"] == "priority",
+                async_scheduling=engine["async_scheduling"],
+            ),
+            self.memory,
+        )
+        index = ContentIndex(engine["block_size"])
+        arrivals: list[tuple[int, Request]] = []
+        for i, r in enumerate(scenario["requests"]):
+            shared = min(r.get("prefix_len") or 0, r["prompt_len"]) if r.get("prefix_group") else 0
+            segments = ((r["prefix_group"], 0, shared),) if shared else ()
+            total = r["prompt_len"] + r["output_len"]
+            request = Request(
+                r["id"],
+                r["prompt_len"],
+                r["output_len"],
+                index.of_segments(segments, total),
+                arrival=r["arrival_step"] + 1e-6 * i,
+                priority=r.get("priority") or 0,
+            )
+            arrivals.append((r["arrival_step"], request))
+            self.arrival_step[r["id"]] = r["arrival_step"]
+        self.arrivals = deque(sorted(arrivals, key=lambda a: a[0]))
+        self._adopted = self._lost = self._planned = self._completed = 0
+        self._flushed = 0
+
+    def _memory(self) -> ResidentMemory | HiSparseMemory:
+        e, m = self.engine, self.model
+        size = e["block_size"]
+        layers = m["num_layers"]
+        freq, offset = m["index_topk_freq"], m["index_skip_topk_offset"]
+        leaders = tuple(i for i in range(layers) if max(i - offset + 1, 0) % freq == 0)
+        page, key = m["mla_bytes"] * size, m["indexer_bytes"] * size
+        if self.mode != "hisparse":
+            block = page * layers + key * len(leaders)
+            blocks = e["num_gpu_blocks"] or e["gpu_kv_bytes"] // block
+            self.facts.update(num_gpu_blocks=blocks, gpu_bytes_per_block=block)
+            resident = ResidentSizes(
+                size,
+                blocks - 1,
+                e["max_model_len"],
+                int(e["watermark"] * blocks),
+                e["enable_prefix_caching"],
+            )
+            if self.mode == "vanilla":
+                return ResidentMemory(resident)
+            chunks = e["num_cpu_chunks"]
+            if chunks is None:
+                chunks = int(e["cpu_offload_gib"] * 2**30) // round_up(block, 4096)
+            store = e["delay"] + 1 if e["store_delay"] is None else e["store_delay"]
+            load = e["delay"] if e["load_delay"] is None else e["load_delay"]
+            self.facts.update(num_cpu_chunks=chunks, store_delay=store, load_delay=load)
+            return OffloadMemory(OffloadSizes(resident, chunks, store, load))
+        groups = pack_groups(leaders, layers, page, key * len(leaders))
+        block = round_up(max(key * len(leaders), *(len(g) * page for g in groups)), page)
+        blocks = e["num_gpu_blocks"] or e["gpu_kv_bytes"] // block
+        stride = round_up(layers * page, 4096) if e["shared_host_pool"] else layers * page
+        host = e["num_host_blocks"]
+        if host is None:
+            host = int(e["host_pool_gib"] * 2**30) // stride
+        in_flight = e["max_num_batched_tokens"] * (2 if e["async_scheduling"] else 1)
+        hot = -(-(e["device_buffer_size"] or 2 * m["index_topk"]) // size)
+        sizes = HiSparseSizes(
+            block_size=size,
+            gpu_blocks=blocks - 1,
+            host_blocks=host - 1,
+            resident_groups=len(groups),
+            hot_blocks_per_group=hot,
+            window_pages=-(-min(in_flight, e["max_model_len"]) // size),
+            transition_watermark_blocks=max(len(groups) * hot, blocks // 10),
+            max_model_len=e["max_model_len"],
+            admission_watermark_blocks=int(e["watermark"] * blocks),
+            prefix_caching=e["enable_prefix_caching"],
+            transfer_delay_steps=e["delay"],
+        )
+        self.facts.update(
+            num_gpu_blocks=blocks,
+            gpu_bytes_per_block=block,
+            num_host_blocks=host,
+            host_block_stride=stride,
+            max_in_flight_tokens=in_flight,
+            num_resident_groups=len(groups),
+            hot_blocks_per_request_total=sizes.hot_blocks,
+            transition_watermark=sizes.transition_watermark_blocks,
+            max_spill_pages=e["max_model_len"] // size,
+        )
+        return HiSparseMemory(sizes)
+
+    # -- running --------------------------------------------------------------------------------
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """The steps, as the trace format records them."""
+        scheduler = self.scheduler
+        depth = 2 if self.engine["async_scheduling"] else 1
+        queue: deque[Decision] = deque()
+        step = 0
+        while True:
+            while self.arrivals and self.arrivals[0][0] <= step:
+                scheduler.add(self.arrivals.popleft()[1])
+            work = scheduler.has_work
+            if not work and not queue:
+                if not self.arrivals:
+                    return
+                step = self.arrivals[0][0]
+                continue
+            line: dict[str, Any] = {"step": step, "finished": []}
+            update = True
+            if work:
+                decision = scheduler.schedule()
+                self.recomputed_tokens += decision.dropped_tokens
+                for request, (_, samples) in decision.epochs.items():
+                    if samples:
+                        self.first_token_step.setdefault(request.id, step)
+                self._scheduled(line, decision)
+                queue.append(decision)
+                if len(queue) < depth and (decision or scheduler.has_work):
+                    update = False
+            else:
+                self._scheduled(line, None)
+                line["drain"] = True
+            if update:
+                line["finished"] = [r.id for r in scheduler.update(queue.popleft())]
+            self._updated(line)
+            yield line
+            step += 1
+
+    def _scheduled(self, line: dict[str, Any], decision: Decision | None) -> None:
+        line["scheduled"] = {r.id: n for r, n in decision.scheduled.items()} if decision else {}
+        for name in ("new", "resumed", "preempted"):
+            source = "admitted" if name == "new" else name
+            line[name] = [r.id for r in getattr(decision, source)] if decision else []
+        line["running"] = decision.running if decision else len(self.scheduler.running)
+        line["waiting"] = decision.waiting if decision else len(self.scheduler.waiting)
+        line["gpu_free"] = self.memory.gpu.free
+        if decision and decision.hits:
+            line["hits"] = {r.id: h.tokens for r, h in decision.hits.items()}
+        if isinstance(self.memory, HiSparseMemory):
+            line["host_free"] = self.memory.host_pool.free
+        if isinstance(self.memory, OffloadMemory):
+            jobs = self.memory.started
+            line["planned"] = len(jobs)
+            for name, load in (("loads", True), ("stores", False)):
+                blocks: dict[str, int] = {}
+                for job in jobs:
+                    if job.load is load:
+                        r = job.request.id  # type: ignore[attr-defined]
+                        blocks[r] = blocks.get(r, 0) + job.blocks
+                if blocks:
+                    line[name] = blocks
+            self.memory.started = []
+            if decision and decision.lookups:
+                line["ext"] = {
+                    r.id: [h.tokens, h.load_tokens, int(h.load_tokens > 0)] for r, h in decision.lookups
+                }
+
+    def _updated(self, line: dict[str, Any]) -> None:
+        memory = self.memory
+        line["gpu_free_end"] = memory.gpu.free
+        if isinstance(memory, OffloadMemory):
+            line["cpu_free"] = memory.store.free
+            line["completed"] = len(memory.completed)
+            memory.completed = []
+            if memory.flushed > self._flushed:
+                line["flushed"] = memory.flushed - self._flushed
+                self._flushed = memory.flushed
+        if not isinstance(memory, HiSparseMemory):
+            return
+        line["host_free_end"] = memory.host_pool.free
+        states = [s for s in memory.copies.states if s is not None]
+        lost = memory.lost_pages + sum(s.lost for s in states)
+        for name, total, before in (
+            ("planned", memory.planned_pages, self._planned),
+            ("completed", memory.completed_pages, self._completed),
+            ("lost", lost, self._lost),
+            ("adopted", memory.adopted_pages, self._adopted),
+        ):
+            line[name] = total - before
+        self._planned, self._completed = memory.planned_pages, memory.completed_pages
+        self._lost, self._adopted = lost, memory.adopted_pages
+        rows = {}
+        for r in self.scheduler.running:
+            s = r.memory
+            hot = int(s.hot_blocks == memory.hot_blocks)
+            rows[r.id] = [
+                s.resident,
+                s.unpinned,
+                s.host_only,
+                hot,
+                s.clean_held,
+                s.ready,
+                s.planned - s.ready,
+            ]
+        line["reqs"] = rows
+
+
+class Totals:
+    """The last record of a trace, summed up from its steps."""
+
+    def __init__(self) -> None:
+        self._sums: Counter[str] = Counter()
+        self._max_running = 0
+        self._last: dict[str, Any] = {}
+        self._requests: dict[str, dict[str, int]] = {}
+
+    def add(self, line: dict[str, Any]) -> None:
+        """A step."""
+        sums = self._sums
+        sums["steps"] += 1
+        sums["empty_steps"] += not line["scheduled"]
+        sums["scheduled_tokens"] += sum(line["scheduled"].values())
+        sums["preemptions"] += len(line["preempted"])
+        for total, source in _SUMS.items():
+            sums[total] += line.get(source, 0)
+        for jobs, blocks, source in _JOBS:
+            sums[jobs] += len(line.get(source, ()))
+            sums[blocks] += sum(line.get(source, {}).values())
+        for request, hit in line.get("hits", {}).items():
+            sums["hit_tokens"] += hit
+            if request in line["resumed"]:
+                sums["resumed_hit_tokens"] += hit
+        self._max_running = max(self._max_running, line["running"])
+        for request in line["new"]:
+            self._requests[request] = {"first_sched_step": line["step"], "preemptions": 0}
+        for request in line["preempted"]:
+            self._requests[request]["preemptions"] += 1
+        for request in line["finished"]:
+            self._requests[request]["finish_step"] = line["step"]
+            sums["last_finish_step"] = line["step"]
+        self._last = line
+
+    def record(self, replay: Replay) -> dict[str, Any]:
+        """As a trace has it."""
+        requests = {
+            name: {
+                **counts,
+                "arrival": replay.arrival_step[name],
+                "first_token_step": replay.first_token_step.get(name),
+            }
+            for name, counts in self._requests.items()
+        }
+        finals = {f"{k}_final": self._last.get(f"{k}_end") for k in ("gpu_free", "host_free")}
+        return {
+            **self._sums,
+            **finals,
+            "max_running": self._max_running,
+            "recomputed_from_preemption": replay.recomputed_tokens,
+            "requests": requests,
+        }
+
+
+_SUMS = {
+    "adopted_pages": "adopted",
+    "lost_pages": "lost",
+    "transfers_planned": "planned",
+    "transfers_completed": "completed",
+}
+_JOBS = (("load_jobs", "loaded_blocks", "loads"), ("store_jobs", "stored_blocks", "stores"))
