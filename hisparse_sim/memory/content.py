@@ -8,7 +8,6 @@ import numpy as np
 
 from hisparse_sim.memory.pool import GrowingArray, Ids
 
-
 Piece = tuple[Hashable, int, int]
 """A stream, its first token that is meant, and how many."""
 
