@@ -57,9 +57,8 @@ def record(scenario: dict) -> list[dict]:
     lines, totals = [], Totals()
     for line in replay.lines():
         totals.add(line)
-        lost = {"someone": line["lost"]} if line["lost"] else {}
-        adopted = {"someone": line["adopted"]} if line["adopted"] else {}
-        lines.append({**line, "lost": lost, "adopted": adopted})
+        by_request = {key: {"someone": line[key]} for key in ("lost", "adopted") if line.get(key)}
+        lines.append({**line, **by_request})
     return [
         {"kind": "config", **replay.facts},
         *lines,
