@@ -11,6 +11,10 @@ from hisparse_sim.memory.pool import Ids
 NOTHING: Ids = np.empty(0, dtype=np.int64)
 
 
+class EngineDied(RuntimeError):
+    """The real engine raises here and does not survive it; the text is its own."""
+
+
 class Sequence(Protocol):
     """A request, as far as memory goes. ``memory`` is the memory's own record of it."""
 

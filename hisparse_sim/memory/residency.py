@@ -251,6 +251,11 @@ class PagedState:
         return self.pages - self.host_only
 
     @property
+    def in_flight(self) -> int:
+        """Pages on their way to the host."""
+        return self.planned - self.ready
+
+    @property
     def clean_held(self) -> int:
         """Clean pages that still hold a reference to their GPU copy."""
         held = self.copy[self.unpinned_to : self.ready]

@@ -16,3 +16,9 @@ class SchedulerConfig:
     chunked_prefill: bool = True
     priority_policy: bool = False
     async_scheduling: bool = False
+    threshold_when_alone: bool = False
+    """0.30: ``long_prefill_token_threshold`` binds even a request that is alone."""
+    self_preemption_ends_step: bool = False
+    """0.30, priority policy: a request that preempts itself ends the running loop."""
+    known_by_placeholders: bool = False
+    """0.30, asynchronous: after a batch the tokens known are ``computed - placeholders``."""

@@ -131,7 +131,8 @@ class Scheduler:
         decision = Decision(self.step)
         self.flush = False
         self._threshold = self.config.long_prefill_token_threshold
-        if len(self.running) + len(self.waiting) + len(self.loading) <= 1:
+        alone = len(self.running) + len(self.waiting) + len(self.loading) <= 1
+        if alone and not self.config.threshold_when_alone:
             self._threshold = 0
         self._budget = self.config.max_num_batched_tokens
         self._schedule_running(decision)
@@ -192,7 +193,7 @@ class Scheduler:
                     self._budget += scheduled.pop(victim)
                 self._preempt(victim, decision)
                 if victim is request:
-                    if self.config.priority_policy:
+                    if self.config.priority_policy and not self.config.self_preemption_ends_step:
                         break
                     return
             else:
@@ -339,7 +340,8 @@ class Scheduler:
                     request.status = Status.FINISHED
                     continue
             if asynchronous and not stale:
-                self.memory.returned(request, request.computed - request.in_flight)
+                unknown = request.placeholders if self.config.known_by_placeholders else request.in_flight
+                self.memory.returned(request, request.computed - unknown)
         if finished:
             self.flush = True
             self.running = [r for r in self.running if r.status is not Status.FINISHED]
