@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hisparse_sim.memory.base import MISS, NOTHING, EngineDied, Hit, Sequence
+from hisparse_sim.memory.base import MISS, EngineDied, Hit, Sequence
 from hisparse_sim.memory.pool import HashedBlocks, Ids, Pool
 from hisparse_sim.memory.residency import HiSparseSizes, PageCopies
 

@@ -1,9 +1,10 @@
 """Replay recorded traces of vLLM's own scheduler through this package's, and compare every step.
 
-``python -m hisparse_sim.validation.golden DIR [--only GLOB] [--json]`` takes a folder with
-``scenarios/NAME.json`` and ``v033/NAME.jsonl[.gz]``; a trace begins with a line of facts about the
-engine, ends with a line of totals and has the steps between. Prints one line a trace. Exit code 0:
-all equal; 1: some differ or cannot be read; 2: no such folder.
+``python -m hisparse_sim.validation.golden DIR [--engine vllm-0.33|vllm-0.30] [--only GLOB] [--json]``
+takes a folder with ``scenarios/NAME.json`` and ``v033/NAME.jsonl[.gz]`` or ``v030/…``; a trace begins
+with a line of facts about the engine, ends with a line of totals and has the steps between. An engine
+that died must die at the same step with the same words. Prints one line a trace. Exit code 0: all
+equal; 1: some differ or cannot be read; 2: no such folder.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from typing import Any
 
 from hisparse_sim.errors import HiSparseError, InputError
 from hisparse_sim.validation.replay import Replay, Totals
+
+ENGINES = {"vllm-0.33": "v033", "vllm-0.30": "v030"}
+"""The engines that traces were recorded from, and where a folder keeps them."""
 
 APART = ("flushed", "ext")
 """Fields compared, but counted apart: the recording does not pin them down fully."""
@@ -75,7 +79,7 @@ def read_trace(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         raise InputError(f"cannot be read: {e}", where=str(path)) from None
 
 
-def compare(scenario: dict[str, Any], trace: Path) -> Outcome:
+def compare(scenario: dict[str, Any], trace: Path, engine: str = "vllm-0.33") -> Outcome:
     """Replay ``scenario`` and compare it with ``trace``, merged steps expanded.
 
     Raises InputError for a trace that is no trace.
@@ -85,7 +89,7 @@ def compare(scenario: dict[str, Any], trace: Path) -> Outcome:
     _, config = next(records, (0, {}))
     if config.get("kind") != "config":
         raise InputError("does not begin with the engine's facts", where=f"{trace}:1")
-    replay = Replay(scenario, config)
+    replay = Replay(scenario, config, version=engine.removeprefix("vllm-"))
     fields = _unequal("config", config, replay.facts)
     if fields:
         return Outcome(name, difference=Difference(None, fields))
@@ -100,7 +104,9 @@ def compare(scenario: dict[str, Any], trace: Path) -> Outcome:
                 if extra is not None:
                     difference = Difference(extra["step"], {"step": (None, extra["step"])})
                 elif fields := _unequal("totals", record, totals.record(replay)):
-                    difference = Difference(None, fields)
+                    if replay.died:  # it died within a step: the sums hold a part of that
+                        fields = {k: v for k, v in fields.items() if k == "totals error"}
+                    difference = Difference(None, fields) if fields else None
             return Outcome(name, steps, difference, apart)
         try:
             first, last = record.get("steps") or (record["step"], record["step"])
@@ -152,7 +158,7 @@ def _differences(want: dict[str, Any], got: dict[str, Any] | None) -> Fields:
     return fields
 
 
-def replay_folder(folder: Path, only: str = "*") -> Iterator[Outcome]:
+def replay_folder(folder: Path, only: str = "*", engine: str = "vllm-0.33") -> Iterator[Outcome]:
     """Compare each scenario of ``folder`` with its trace. Raises InputError if there is none."""
     scenarios = sorted((folder / "scenarios").glob("*.json"))
     if not scenarios:
@@ -161,14 +167,14 @@ def replay_folder(folder: Path, only: str = "*") -> Iterator[Outcome]:
     if not scenarios:
         raise InputError(f"{only}: no scenario of that name in {folder}", where="--only")
     for path in scenarios:
-        traces = [folder / "v033" / f"{path.stem}.jsonl{gz}" for gz in (".gz", "")]
+        traces = [folder / ENGINES[engine] / f"{path.stem}.jsonl{gz}" for gz in (".gz", "")]
         found = next((t for t in traces if t.exists()), None)
         if found is None:
             yield Outcome(path.stem, error="no trace for this engine", missing=True)
             continue
         try:
             scenario = json.loads(path.read_text(encoding="utf-8"))
-            yield compare(scenario, found)
+            yield compare(scenario, found, engine)
         except HiSparseError as e:
             yield Outcome(path.stem, error=str(e))
         except (OSError, ValueError) as e:
@@ -205,13 +211,14 @@ def main(argv: list[str] | None = None) -> int:
     """Command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m hisparse_sim.validation.golden", description=__doc__)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--engine", default="vllm-0.33", choices=ENGINES, help="whose traces")
     parser.add_argument("--only", default="*", help="names to replay (a glob)")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(argv)
     equal = True
     rows = []
     try:
-        for outcome in replay_folder(args.folder, args.only):
+        for outcome in replay_folder(args.folder, args.only, args.engine):
             equal &= outcome.equal or outcome.missing
             if args.json:
                 rows.append(_as_json(outcome))

@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from hisparse_sim.errors import InputError
+from hisparse_sim.memory.base import EngineDied
 from hisparse_sim.memory.content import ContentIndex
 from hisparse_sim.memory.layout import pack_groups, round_up
 from hisparse_sim.memory.offload import OffloadMemory, OffloadSizes
 from hisparse_sim.memory.residency import HiSparseMemory, HiSparseSizes
+from hisparse_sim.memory.residency_v030 import HiSparseMemoryV030
 from hisparse_sim.memory.resident import ResidentMemory, ResidentSizes
 from hisparse_sim.scheduler.config import SchedulerConfig
 from hisparse_sim.scheduler.request import Request
@@ -62,8 +64,13 @@ MODES = ("hisparse", "vanilla", "cpu_offload")
 class Replay:
     """One scenario on this package's scheduler, a recorded line at a time."""
 
-    def __init__(self, scenario: dict[str, Any], config: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, scenario: dict[str, Any], config: dict[str, Any] | None = None, *, version: str = "0.33"
+    ) -> None:
         config = config or {}
+        self.v030 = version.startswith("0.30")
+        self.died: str | None = None
+        """What the engine said when it died, if it did."""
         self.engine = {**ENGINE, **config.get("engine", {}), **scenario.get("engine", {})}
         self.model = {**MODEL, **config.get("model", {}), **scenario.get("model", {})}
         self.mode = scenario["mode"]
@@ -87,6 +94,9 @@ class Replay:
                 chunked_prefill=engine["enable_chunked_prefill"],
                 priority_policy=engine["policy"] == "priority",
                 async_scheduling=engine["async_scheduling"],
+                threshold_when_alone=self.v030,
+                self_preemption_ends_step=self.v030,
+                known_by_placeholders=self.v030,
             ),
             self.memory,
         )
@@ -110,7 +120,7 @@ class Replay:
         self._adopted = self._lost = self._planned = self._completed = 0
         self._flushed = 0
 
-    def _memory(self) -> ResidentMemory | HiSparseMemory:
+    def _memory(self) -> ResidentMemory | HiSparseMemory | HiSparseMemoryV030:
         e, m = self.engine, self.model
         size = e["block_size"]
         layers = m["num_layers"]
@@ -170,7 +180,7 @@ class Replay:
             transition_watermark=sizes.transition_watermark_blocks,
             max_spill_pages=e["max_model_len"] // size,
         )
-        return HiSparseMemory(sizes)
+        return HiSparseMemoryV030(sizes) if self.v030 else HiSparseMemory(sizes)
 
     # -- running --------------------------------------------------------------------------------
 
@@ -192,7 +202,11 @@ class Replay:
             line: dict[str, Any] = {"step": step, "finished": []}
             update = True
             if work:
-                decision = scheduler.schedule()
+                try:
+                    decision = scheduler.schedule()
+                except EngineDied as e:
+                    self.died = f"schedule: ValueError: {e}"
+                    return
                 self.recomputed_tokens += decision.dropped_tokens
                 for request, (_, samples) in decision.epochs.items():
                     if samples:
@@ -211,16 +225,16 @@ class Replay:
             step += 1
 
     def _scheduled(self, line: dict[str, Any], decision: Decision | None) -> None:
-        line["scheduled"] = {r.id: n for r, n in decision.scheduled.items()} if decision else {}
+        line["scheduled"] = {} if decision is None else {r.id: n for r, n in decision.scheduled.items()}
         for name in ("new", "resumed", "preempted"):
             source = "admitted" if name == "new" else name
-            line[name] = [r.id for r in getattr(decision, source)] if decision else []
-        line["running"] = decision.running if decision else len(self.scheduler.running)
-        line["waiting"] = decision.waiting if decision else len(self.scheduler.waiting)
+            line[name] = [r.id for r in getattr(decision, source)] if decision is not None else []
+        line["running"] = len(self.scheduler.running) if decision is None else decision.running
+        line["waiting"] = len(self.scheduler.waiting) if decision is None else decision.waiting
         line["gpu_free"] = self.memory.gpu.free
-        if decision and decision.hits:
+        if decision is not None and decision.hits:
             line["hits"] = {r.id: h.tokens for r, h in decision.hits.items()}
-        if isinstance(self.memory, HiSparseMemory):
+        if isinstance(self.memory, HiSparseMemory | HiSparseMemoryV030):
             line["host_free"] = self.memory.host_pool.free
         if isinstance(self.memory, OffloadMemory):
             jobs = self.memory.started
@@ -234,7 +248,7 @@ class Replay:
                 if blocks:
                     line[name] = blocks
             self.memory.started = []
-            if decision and decision.lookups:
+            if decision is not None and decision.lookups:
                 line["ext"] = {
                     r.id: [h.tokens, h.load_tokens, int(h.load_tokens > 0)] for r, h in decision.lookups
                 }
@@ -249,7 +263,7 @@ class Replay:
             if memory.flushed > self._flushed:
                 line["flushed"] = memory.flushed - self._flushed
                 self._flushed = memory.flushed
-        if not isinstance(memory, HiSparseMemory):
+        if not isinstance(memory, HiSparseMemory | HiSparseMemoryV030):
             return
         line["host_free_end"] = memory.host_pool.free
         states = [s for s in memory.copies.states if s is not None]
@@ -274,7 +288,7 @@ class Replay:
                 hot,
                 s.clean_held,
                 s.ready,
-                s.planned - s.ready,
+                s.in_flight,
             ]
         line["reqs"] = rows
 
@@ -331,6 +345,7 @@ class Totals:
             "max_running": self._max_running,
             "recomputed_from_preemption": replay.recomputed_tokens,
             "requests": requests,
+            "error": replay.died,
         }
 
 
