@@ -18,6 +18,9 @@ import numpy.typing as npt
 
 Ids = npt.NDArray[np.int64]
 
+_TIDY_AFTER = 1_000_000
+"""Items taken out of the middle of a free list until its runs are cleared of their traces."""
+
 
 class GrowingArray:
     """An int64 array indexed by ids that only ever grow; new cells hold ``fill``."""
@@ -162,7 +165,7 @@ class Pool:
         table.stamp.a[ids] = 0
         self.free -= n * table.weight
         self._absent += n
-        if self._absent > 1_000_000:
+        if self._absent > _TIDY_AFTER:
             self._compact()
 
     def take(self, n: int) -> None:

@@ -135,18 +135,11 @@ class PageCopies:
         """Request ``slot`` stops reading these copies; they stay where they are."""
         mine = self.owner.a[ids] == slot
         self.owner.a[ids[mine]] = -1
-        if self._more_owners:
-            others = self._more_owners
-            for i in ids.tolist():
-                more = others.get(i)
-                if more is None:
-                    continue
-                if self.owner.a[i] == -1:
-                    self.owner.a[i], self.page.a[i] = more.pop(0)
-                else:
-                    more[:] = [o for o in more if o[0] != slot]
-                if not more:
-                    del others[i]
+        others = self._more_owners
+        if others:
+            for i in ids[~mine].tolist():
+                if i in others:
+                    others[i] = [o for o in others[i] if o[0] != slot]
 
     def discard(self, ids: Ids) -> None:
         """Drop the last reference to copies that are of no use: anonymous blocks, at the front."""
