@@ -67,6 +67,13 @@ def test_a_block_across_two_segments_is_shared_too():
     assert not set(other[1:].tolist()) & set(first.tolist())
 
 
+def test_a_block_across_two_segments_differs_after_a_different_start():
+    index = ContentIndex(64)
+    tail = ("b", 0, 32), ("c", 0, 32)
+    one, two = (index.of_segments((("a", start, 64), *tail), 128) for start in (0, 7))
+    assert not set(one.tolist()) & set(two.tolist())
+
+
 def test_a_tail_shorter_than_a_block_is_unique_to_the_request():
     index = ContentIndex(64)
     one, two = (index.of_segments((("p", 0, 100),), 200) for _ in range(2))
