@@ -10,13 +10,13 @@ import simpy
 from hisparse_sim.workload.request import RequestSpec, Session, Workload
 
 Send = Callable[[Session, RequestSpec, Callable[[], None]], None]
-"""Send a request of a session; the callback is called when it is over, done or failed."""
+"""Send a request of a session; the callback is called later, when it is over, done or failed."""
 
 
 class Clients:
     """Starts sessions in order, at most ``workload.concurrency`` at a time, and their requests.
 
-    ``limit``: send only so many requests.
+    ``limit``: send only so many requests, the first in order of arrival.
     """
 
     def __init__(
@@ -24,20 +24,23 @@ class Clients:
     ) -> None:
         self.env = env
         self._send = send
+        self._concurrency = workload.concurrency
+        self._unsent = limit
         self._live = 0
         self._freed = env.event()
-        self._limit = workload.concurrency
-        self._unsent = limit
-        self.done = False
-        """All requests of all sessions are over."""
         self._feeding = True
         env.process(self._feed(workload))
+
+    @property
+    def done(self) -> bool:
+        """Whether all requests of all sessions are over."""
+        return not self._feeding and not self._live
 
     def _feed(self, workload: Workload) -> Generator[simpy.Event, Any, None]:
         for session in workload.sessions():
             if session.start_s is not None and session.start_s > self.env.now:
                 yield self.env.timeout(session.start_s - self.env.now)
-            while self._limit is not None and self._live >= self._limit:
+            while self._concurrency is not None and self._live >= self._concurrency:
                 self._freed = self.env.event()
                 yield self._freed
             if self._unsent == 0:
@@ -45,59 +48,63 @@ class Clients:
             self._live += 1
             _Play(self, session)
         self._feeding = False
-        self.done = not self._live
 
     def ended(self) -> None:
         """A session is over."""
         self._live -= 1
         if not self._freed.triggered:
             self._freed.succeed()
-        self.done = not self._feeding and not self._live
 
-    def send(self, session: Session, request: RequestSpec, over: Callable[[], None]) -> None:
-        """After its delay, hand a request to the engine; past the limit it is over without that."""
-        if request.delay_s > 0:
-            later = self.env.timeout(request.delay_s)
-            assert later.callbacks is not None
-            later.callbacks.append(lambda _: self._send_now(session, request, over))
-        else:
-            self._send_now(session, request, over)
-
-    def _send_now(self, session: Session, request: RequestSpec, over: Callable[[], None]) -> None:
+    def send(self, session: Session, request: RequestSpec, over: Callable[[], None]) -> bool:
+        """Hand a request to the engine; False past the limit."""
         if self._unsent is not None:
-            if self._unsent == 0:
-                over()
-                return
+            if not self._unsent:
+                return False
             self._unsent -= 1
         self._send(session, request, over)
+        return True
 
 
 class _Play:
-    """One session: each request starts once those it follows are over."""
+    """One session: each request starts its delay after all those it follows are over."""
 
     def __init__(self, clients: Clients, session: Session) -> None:
         self.clients = clients
         self.session = session
-        self.left = len(session.requests)
         self.missing = {r.id: len(r.after) for r in session.requests}
         self.followers: dict[str, list[RequestSpec]] = {}
         for r in session.requests:
             for before in r.after:
                 self.followers.setdefault(before, []).append(r)
-        if not self.left:
-            clients.ended()
-        for r in session.requests:
-            if not r.after:
-                clients.send(session, r, self._over(r.id))
+        self.open = 1
+        """Requests sent, or about to be, and not over; 1 more while some are being started."""
+        self._start([r for r in session.requests if not r.after])
+        self._close()
 
-    def _over(self, id_: str) -> Callable[[], None]:
-        def over() -> None:
-            self.left -= 1
-            for r in self.followers.get(id_, ()):
-                self.missing[r.id] -= 1
-                if not self.missing[r.id]:
-                    self.clients.send(self.session, r, self._over(r.id))
-            if not self.left:
-                self.clients.ended()
+    def _start(self, requests: list[RequestSpec]) -> None:
+        self.open += len(requests)
+        for request in requests:
+            if request.delay_s > 0:
+                later = self.clients.env.timeout(request.delay_s, request)
+                assert later.callbacks is not None
+                later.callbacks.append(lambda event: self._arrive(event.value))
+            else:
+                self._arrive(request)
 
-        return over
+    def _arrive(self, request: RequestSpec) -> None:
+        if not self.clients.send(self.session, request, lambda: self._over(request)):
+            self._close()
+
+    def _over(self, request: RequestSpec) -> None:
+        ready = []
+        for follower in self.followers.get(request.id, ()):
+            self.missing[follower.id] -= 1
+            if not self.missing[follower.id]:
+                ready.append(follower)
+        self._start(ready)
+        self._close()
+
+    def _close(self) -> None:
+        self.open -= 1
+        if not self.open:
+            self.clients.ended()

@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any
+from heapq import heappop, heappush
 
 import simpy
 
 H2D, D2H = 0, 1
-_ROUNDING_BYTES = 4096
-"""A transfer with less than this left has arrived: the clock's rounding is worth some bytes."""
 
-
-class _Flow:
-    __slots__ = ("direction", "done", "left")
-
-    def __init__(self, direction: int, size: float, done: simpy.Event) -> None:
-        self.direction = direction
-        self.left = size
-        self.done = done
+_End = tuple[float, int, simpy.Event]
+"""What the direction must have served, a serial number, and the event that then fires."""
 
 
 class HostLink:
     """Two directions, each shared equally by its transfers; together they stay below a ceiling.
 
-    ``h2d`` and ``d2h`` are bytes/s of one direction alone, ``both`` of the two together. All ranks
-    of a replica move the same bytes at the same time, so one link stands for all.
+    ``h2d`` and ``d2h`` are bytes/s of one direction alone, ``both`` of the two together: when both
+    are busy and would exceed it, each is slowed by the same factor. All ranks of a replica move the
+    same bytes at the same time, so one link stands for all.
+
+    Transfers of a direction always have the same speed, so one that needs ``size`` more bytes ends
+    when its direction has served each of them ``size`` bytes more: that is all that is kept.
     """
 
     def __init__(self, env: simpy.Environment, h2d: float, d2h: float, both: float) -> None:
         self.env = env
-        self._rate = (h2d, d2h)
-        self._both = both
-        self._flows: list[_Flow] = []
+        self.rates = (h2d, d2h)
+        """Bytes/s of each direction alone."""
+        self._scale = min(1.0, both / (h2d + d2h))
+        self._ends: tuple[list[_End], list[_End]] = ([], [])
+        self._served = [0.0, 0.0]
+        """Bytes that a transfer would have if it had been there since the direction was last idle."""
         self._since = env.now
         self._alarm: simpy.Event | None = None
+        self._next = H2D
+        """Direction whose next end the alarm waits for."""
+        self._count = 0
         self.bytes = [0.0, 0.0]
         """Moved so far, or promised to a transfer under way, per direction."""
 
@@ -46,50 +47,49 @@ class HostLink:
             done.succeed()
             return done
         self._advance()
-        self._flows.append(_Flow(direction, size, done))
+        self._count += 1  # of transfers that end together, the first come is the first told
+        heappush(self._ends[direction], (self._served[direction] + size, self._count, done))
         self._plan()
         return done
 
-    def _speeds(self) -> list[float]:
-        """Bytes/s of one transfer in each direction."""
-        n = [0, 0]
-        for flow in self._flows:
-            n[flow.direction] += 1
-        total = list(self._rate)
-        if all(n) and sum(total) > self._both:
-            scale = self._both / sum(total)
-            total = [t * scale for t in total]
-        return [t / max(k, 1) for t, k in zip(total, n, strict=True)]
+    def _speed(self, direction: int) -> float:
+        """Bytes/s of one transfer."""
+        scale = self._scale if self._ends[1 - direction] else 1.0
+        return self.rates[direction] * scale / len(self._ends[direction])
 
     def _advance(self) -> None:
         """Let the transfers run up to now."""
         elapsed = self.env.now - self._since
         self._since = self.env.now
-        if elapsed > 0 and self._flows:
-            speeds = self._speeds()
-            for flow in self._flows:
-                flow.left -= elapsed * speeds[flow.direction]
+        speeds = [self._speed(d) if self._ends[d] else 0.0 for d in (H2D, D2H)]
+        for direction in (H2D, D2H):
+            self._served[direction] += elapsed * speeds[direction]
 
     def _plan(self) -> None:
         """Wake up when the next transfer ends, at the speeds of now."""
-        if not self._flows:
+        waits = [
+            (max(0.0, ends[0][0] - self._served[d]) / self._speed(d), d)
+            for d, ends in enumerate(self._ends)
+            if ends
+        ]
+        if not waits:
             self._alarm = None
             return
-        speeds = self._speeds()
-        wait = min(max(flow.left, 0.0) / speeds[flow.direction] for flow in self._flows)
-        self._alarm = self.env.process(self._ring(wait))
+        wait, self._next = min(waits)
+        self._alarm = self.env.timeout(wait)
+        assert self._alarm.callbacks is not None
+        self._alarm.callbacks.append(self._ring)
 
-    def _ring(self, wait: float) -> Generator[simpy.Event, Any, None]:
-        mine = self.env.active_process
-        yield self.env.timeout(wait)
-        if self._alarm is not mine:
+    def _ring(self, alarm: simpy.Event) -> None:
+        if alarm is not self._alarm:  # planned before another transfer came
             return
         self._advance()
-        left = []
-        for flow in self._flows:
-            if flow.left <= _ROUNDING_BYTES:
-                flow.done.succeed()
-            else:
-                left.append(flow)
-        self._flows = left
+        # The transfer waited for has ended by definition: late in a long run the clock's rounding is
+        # worth more bytes than a small transfer has, and one left over would ring for ever.
+        direction = self._next
+        ends = self._ends[direction]
+        served = max(self._served[direction], ends[0][0])
+        while ends and ends[0][0] <= served:
+            heappop(ends)[2].succeed()
+        self._served[direction] = served if ends else 0.0
         self._plan()

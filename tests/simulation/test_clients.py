@@ -1,0 +1,95 @@
+"""Who sends what, when, against an engine that takes a second a request."""
+
+from __future__ import annotations
+
+import simpy
+
+from hisparse_sim.simulation.clients import Clients
+from hisparse_sim.workload.request import RequestSpec, Session
+
+
+class Sessions:
+    def __init__(self, *sessions: Session, concurrency: int | None = None) -> None:
+        self._sessions = sessions
+        self.concurrency = concurrency
+
+    def sessions(self):
+        return iter(self._sessions)
+
+
+def play(workload: Sessions, *, limit: int | None = None, service_s: float = 1.0):
+    """Arrival time of each request, by id, in order; and whether all was over in the end."""
+    env = simpy.Environment()
+    arrivals: dict[str, float] = {}
+
+    def send(session, request, over):
+        arrivals[request.id] = env.now
+        env.timeout(service_s).callbacks.append(lambda _: over())
+
+    clients = Clients(env, workload, send, limit=limit)
+    env.run()
+    return arrivals, clients.done
+
+
+def request(name: str, *after: str, delay_s: float = 0.0) -> RequestSpec:
+    return RequestSpec(name, 10, 1, after=after, delay_s=delay_s)
+
+
+def test_a_request_waits_for_all_that_it_follows_and_then_its_delay():
+    session = Session(
+        "s",
+        (
+            request("a", delay_s=0.5),
+            request("b", "a"),
+            request("c", "a", delay_s=2),
+            request("d", "b", "c", delay_s=0.25),
+        ),
+    )
+    arrivals, done = play(Sessions(session))
+    assert arrivals == {"a": 0.5, "b": 1.5, "c": 3.5, "d": 4.75}
+    assert done
+
+
+def test_no_more_sessions_are_alive_than_the_cap():
+    sessions = [Session(f"s{i}", (request(f"{i}a"), request(f"{i}b", f"{i}a"))) for i in range(5)]
+    arrivals, done = play(Sessions(*sessions, concurrency=2))
+    assert [arrivals[f"{i}a"] for i in range(5)] == [0, 0, 2, 2, 4]
+    assert done
+
+
+def test_without_a_cap_sessions_start_at_their_times():
+    sessions = [Session(f"s{i}", (request(f"r{i}"),), start_s=10.0 * i) for i in range(3)]
+    assert play(Sessions(*sessions))[0] == {"r0": 0, "r1": 10, "r2": 20}
+
+
+def test_under_a_cap_a_start_is_the_earliest_one():
+    sessions = [Session(f"s{i}", (request(f"r{i}"),), start_s=0.5 * i) for i in range(3)]
+    assert play(Sessions(*sessions, concurrency=1))[0] == {"r0": 0, "r1": 1, "r2": 2}
+
+
+def test_the_limit_takes_the_first_requests_in_order_of_arrival():
+    # The second turn of the fast session arrives before the third session begins.
+    sessions = [
+        Session("s0", (request("0a"), request("0b", "0a"))),
+        Session("s1", (request("1a"), request("1b", "1a", delay_s=5))),
+        Session("s2", (request("2a"),), start_s=3.0),
+    ]
+    arrivals, done = play(Sessions(*sessions), limit=4)
+    assert list(arrivals) == ["0a", "1a", "0b", "2a"]
+    assert done
+
+
+def test_sessions_without_requests_are_over_at_once():
+    sessions = [Session("s0", ()), Session("s1", ()), Session("s2", (request("a"),))]
+    assert play(Sessions(*sessions, concurrency=1)) == ({"a": 0}, True)
+    assert play(Sessions()) == ({}, True)
+
+
+def test_a_conversation_of_thousands_of_turns_does_not_nest():
+    turns = [request("0"), *(request(str(i), str(i - 1)) for i in range(1, 5000))]
+    arrivals, done = play(Sessions(Session("s", turns)), service_s=0.0)
+    assert len(arrivals) == 5000
+    assert done
+    arrivals, done = play(Sessions(Session("s", turns)), limit=10, service_s=0.0)
+    assert len(arrivals) == 10
+    assert done

@@ -1,0 +1,111 @@
+"""The shared link: what goes in comes out, at no more than its rates."""
+
+from __future__ import annotations
+
+import pytest
+import simpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hisparse_sim.simulation.links import D2H, H2D, HostLink
+
+H2D_RATE, D2H_RATE, BOTH_RATE = 50e9, 40e9, 70e9
+
+transfers = st.lists(
+    st.tuples(
+        st.floats(0, 2),  # when
+        st.floats(1, 1e11),  # bytes
+        st.sampled_from([H2D, D2H]),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def ends(jobs: list[tuple[float, float, int]], *, start_s: float = 0.0) -> tuple[HostLink, list[float]]:
+    """When each of ``jobs`` (time, bytes, direction) has arrived."""
+    env = simpy.Environment(start_s)
+    link = HostLink(env, H2D_RATE, D2H_RATE, BOTH_RATE)
+    found = [float("nan")] * len(jobs)
+
+    def play(index: int, at_s: float, size: float, direction: int):
+        yield env.timeout(at_s)
+        yield link.transfer(size, direction)
+        found[index] = env.now
+
+    for index, (at_s, size, direction) in enumerate(jobs):
+        env.process(play(index, at_s, size, direction))
+    for _ in range(100 * len(jobs)):
+        try:
+            env.step()
+        except simpy.core.EmptySchedule:
+            break
+    else:
+        pytest.fail("the link keeps ringing")
+    return link, found
+
+
+def test_a_transfer_alone_takes_its_bytes_over_the_rate_of_its_direction():
+    assert ends([(0, 5e9, H2D)])[1] == [pytest.approx(0.1)]
+    assert ends([(0, 5e9, D2H)])[1] == [pytest.approx(0.125)]
+
+
+def test_no_bytes_take_no_time():
+    assert ends([(0.5, 0.0, H2D)])[1] == [0.5]
+
+
+def test_transfers_of_a_direction_share_it_equally():
+    # Both at half speed until the smaller one is there, then the other alone.
+    assert ends([(0, 5e9, H2D), (0, 10e9, H2D)])[1] == pytest.approx([0.2, 0.3])
+
+
+def test_a_newcomer_slows_the_one_under_way():
+    assert ends([(0, 10e9, H2D), (0.1, 2.5e9, H2D)])[1] == pytest.approx([0.25, 0.2])
+
+
+def test_both_directions_together_stay_below_the_ceiling():
+    assert ends([(0, 50e9, H2D), (0, 40e9, D2H)])[1] == pytest.approx([90e9 / BOTH_RATE] * 2)
+
+
+@given(transfers)
+@settings(max_examples=60, deadline=None)
+def test_bytes_are_conserved_and_no_rate_is_exceeded(jobs):
+    link, found = ends(jobs)
+    for direction, rate in ((H2D, H2D_RATE), (D2H, D2H_RATE)):
+        mine = [(at, size, end) for (at, size, d), end in zip(jobs, found, strict=True) if d == direction]
+        assert link.bytes[direction] == pytest.approx(sum(size for _, size, _ in mine))
+        for _, size, end in mine:
+            assert end - min(at for at, _, _ in mine) >= 0.999999 * size / rate
+        if mine:
+            busy = max(end for *_, end in mine) - min(at for at, _, _ in mine)
+            assert sum(size for _, size, _ in mine) <= 1.000001 * rate * busy + 1
+    total = max(found) - min(at for at, *_ in jobs)
+    assert sum(size for _, size, _ in jobs) <= 1.000001 * BOTH_RATE * total + 1
+
+
+@given(transfers)
+@settings(max_examples=60, deadline=None)
+def test_the_link_never_idles_while_something_waits(jobs):
+    # Fluid sharing: a direction that never stops is as fast as its slowest rate allows.
+    _, found = ends(jobs)
+    last = max(found)
+    slowest = BOTH_RATE / (H2D_RATE + D2H_RATE)
+    work = sum(size / ((H2D_RATE, D2H_RATE)[d] * slowest) for _, size, d in jobs)
+    assert last <= max(at for at, *_ in jobs) + work + 1e-6
+
+
+@given(transfers, st.randoms(use_true_random=False))
+@settings(max_examples=40, deadline=None)
+def test_the_order_of_those_that_start_together_does_not_matter(jobs, random):
+    jobs = [(0.0, size, direction) for _, size, direction in jobs]
+    order = list(range(len(jobs)))
+    random.shuffle(order)
+    shuffled = ends([jobs[i] for i in order])[1]
+    assert [shuffled[order.index(i)] for i in range(len(jobs))] == pytest.approx(ends(jobs)[1])
+
+
+@pytest.mark.parametrize("start_s", [1e7, 1e10])
+def test_late_in_a_long_run_the_clocks_rounding_does_not_stop_it(start_s):
+    jobs = [(0, 1.0, H2D), (0, 64.0, D2H), (0.1, 7e3, H2D), (0.1, 1e6, H2D), (0.1, 3e9, D2H)]
+    _, found = ends(jobs, start_s=start_s)
+    assert found == pytest.approx([start_s + end for end in ends(jobs)[1]], abs=1e-5)
