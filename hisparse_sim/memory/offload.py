@@ -20,7 +20,10 @@ from hisparse_sim.memory.resident import BlockState, ResidentMemory, ResidentSiz
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A copy between GPU and host, ``blocks`` blocks. ``due``: the step it is reported with."""
+    """A copy between GPU and host, ``blocks`` blocks. ``due``: the step it is reported with.
+
+    Whoever runs the clock sets ``on_link`` while the bytes are under way: it is not reported before.
+    """
 
     request: Sequence
     content: Ids
@@ -28,6 +31,7 @@ class Job:
     due: int | None
     gpu: Ids
     done: bool = False
+    on_link: bool = False
 
     @property
     def blocks(self) -> int:
@@ -76,7 +80,7 @@ class OffloadMemory(ResidentMemory):
     @property
     def counting(self) -> bool:
         """Whether some of them end with a step."""
-        return any(job.due is not None for job in self.jobs)
+        return any(job.due is not None and not job.on_link for job in self.jobs)
 
     def _access_of(self, request: Sequence) -> Access:
         access = self._access.get(request)
@@ -179,7 +183,11 @@ class OffloadMemory(ResidentMemory):
 
     def complete(self, step: int) -> int:
         """Report the copies that are due with ``step``; returns how many."""
-        done = [j for j in self.jobs if j in self._early or (j.due is not None and j.due <= step)]
+        done = [
+            j
+            for j in self.jobs
+            if j in self._early or (j.due is not None and j.due <= step and not j.on_link)
+        ]
         self._early = []
         for job in done:
             self.finish(job)

@@ -9,16 +9,15 @@ from typing import Any
 
 import simpy
 
-from hisparse_sim.cost.step import StepCostModel
 from hisparse_sim.cost.work import StepCost, StepWork
 from hisparse_sim.memory.content import ContentIndex
 from hisparse_sim.memory.offload import Job, OffloadMemory
 from hisparse_sim.memory.residency import HiSparseMemory
-from hisparse_sim.memory.resident import ResidentMemory
 from hisparse_sim.scheduler.request import Request
-from hisparse_sim.scheduler.step import Decision, Scheduler
+from hisparse_sim.scheduler.step import Decision
 from hisparse_sim.simulation.links import D2H, H2D, HostLink
 from hisparse_sim.simulation.recorder import Recorder, RequestRecord, StepRow
+from hisparse_sim.simulation.replica import Replica
 from hisparse_sim.workload.request import BlockHashes, RequestSpec, Session
 
 
@@ -27,6 +26,9 @@ class _Batch:
     decision: Decision
     cost: StepCost
     work: StepWork
+    loaded_bytes: float
+    """Of the offload tier's copies that began with it, on one GPU's link."""
+    stored_bytes: float
     start_s: float = 0.0
     done: simpy.Event | None = None
 
@@ -40,71 +42,66 @@ class _Life:
 
 
 class Engine:
-    """Runs scheduled batches one after the other on a GPU whose seconds ``cost`` tells.
+    """Runs scheduled batches one after the other on GPUs whose seconds ``replica.cost`` tells.
 
     With asynchronous scheduling the next batch is decided while one runs, before its tokens are
     known; the scheduler's ``update`` then always lags one batch behind.
     """
 
-    def __init__(
-        self,
-        env: simpy.Environment,
-        *,
-        scheduler: Scheduler,
-        memory: ResidentMemory | HiSparseMemory,
-        cost: StepCostModel,
-        link: HostLink,
-        recorder: Recorder,
-        topk: int,
-        block_bytes: int,
-        index_block_bytes: int,
-    ) -> None:
+    def __init__(self, env: simpy.Environment, replica: Replica, link: HostLink, recorder: Recorder) -> None:
         self.env = env
-        self.scheduler = scheduler
-        self.memory = memory
-        self.cost = cost
+        self.replica = replica
+        self.scheduler = replica.scheduler
+        self.memory = replica.memory
         self.link = link
         self.recorder = recorder
-        self.content = ContentIndex(memory.block_size)
-        self._topk = topk
-        self._block_bytes = block_bytes
-        self._index_block_bytes = index_block_bytes
-        self._depth = 2 if scheduler.config.async_scheduling else 1
+        self.content = ContentIndex(self.memory.block_size)
+        self.host_bytes = [0.0, 0.0]
+        """Read from and written to host memory so far, over all ranks."""
+        self.finished = 0
+        self._depth = 2 if self.scheduler.config.async_scheduling else 1
         self._wake = env.event()
         self._last_end: simpy.Event | None = None
+        self.lack = ""
+        """What waiting requests wait for."""
         self._restored = self._stored = 0
-        self.finished = 0
         env.process(self._run())
 
     # -- arrivals -------------------------------------------------------------------------------
 
     def send(self, session: Session, spec: RequestSpec, over: Callable[[], None]) -> None:
-        """A request arrives; ``over`` is called when it has finished or failed."""
+        """A request arrives; ``over`` is called later, when it has finished or failed."""
         record = RequestRecord(spec.id, session.id, self.env.now, spec.prompt_tokens, spec.output_tokens)
         self.recorder.requests.append(record)
         limit = self.scheduler.config.max_model_len
-        total = spec.prompt_tokens + spec.output_tokens
+        outputs = max(spec.output_tokens, 1)  # a prefill-only request still samples once
+        total = spec.prompt_tokens + outputs
         if total > limit:
             record.status = "failed"
             record.reason = f"{total:,} tokens exceed max_model_len {limit:,}"
             self.finished += 1
-            over()
+            # Not at once: each turn of a long conversation would fail inside the one before.
+            later = self.env.timeout(0)
+            assert later.callbacks is not None
+            later.callbacks.append(lambda _: over())
             return
         content = spec.content
         if isinstance(content, BlockHashes):
             ids = self.content.of_hashes(content.scope, content.ids, content.block_tokens, total)
         else:
             ids = self.content.of_segments(content, total)
-        request = Request(
-            spec.id,
-            spec.prompt_tokens,
-            max(spec.output_tokens, 1),  # a prefill-only request still samples once
-            ids,
-            arrival=self.env.now,
-            priority=spec.priority,
-            user=_Life(record, over),
+        life = _Life(record, over)
+        self.scheduler.add(
+            Request(
+                spec.id,
+                spec.prompt_tokens,
+                outputs,
+                ids,
+                arrival=self.env.now,
+                priority=spec.priority,
+                user=life,
+            )
         )
-        self.scheduler.add(request)
         self._rouse()
 
     def _rouse(self) -> None:
@@ -114,38 +111,37 @@ class Engine:
     # -- the loop -------------------------------------------------------------------------------
 
     def _run(self) -> Generator[simpy.Event, Any, None]:
-        env, scheduler = self.env, self.scheduler
+        env, scheduler, memory = self.env, self.scheduler, self.memory
         queue: deque[_Batch] = deque()
         while True:
             if scheduler.has_work:
-                decision = scheduler.schedule()
-                self._begin_jobs(decision)
-                batch = self._batch(decision)
+                batch = self._schedule()
                 queue.append(batch)
-                if decision:
+                if batch.decision:
                     previous, self._last_end = self._last_end, env.event()
                     batch.done = self._last_end
                     env.process(self._execute(batch, previous, self._last_end))
-                if len(queue) < self._depth and decision:
-                    continue
+                    if len(queue) < self._depth:
+                        continue
             if queue:
                 batch = queue.popleft()
                 if batch.done is not None:
                     yield batch.done
+                counting = memory.counting
                 self._update(batch)
-                if (
-                    batch.decision
-                    or any(b.decision for b in queue)
-                    or self.memory.counting
-                    or scheduler.flush
-                ):
+                # A step that ran nothing may yet have reported copies, and so made room.
+                if counting or batch.decision or any(b.decision for b in queue) or scheduler.flush:
                     continue
-            self.recorder.queue_is(env.now, len(scheduler.running), self._waiting())
+            self._count(self.lack)
             self._wake = env.event()
             yield self._wake
 
-    def _waiting(self) -> int:
-        return len(self.scheduler.waiting) + len(self.scheduler.loading)
+    def _count(self, lack: str) -> None:
+        """Note how many requests run and wait, and what the waiting ones lack."""
+        scheduler = self.scheduler
+        waiting, loading = len(scheduler.waiting), len(scheduler.loading)
+        self.lack = (lack if waiting else "") or ("loads" if loading else "")
+        self.recorder.queue_is(self.env.now, len(scheduler.running), waiting + loading, self.lack)
 
     def _execute(
         self, batch: _Batch, previous: simpy.Event | None, done: simpy.Event
@@ -155,24 +151,27 @@ class Engine:
             yield previous
         batch.start_s = self.env.now
         cost = batch.cost
-        moved = self.link.transfer(cost.h2d_bytes, H2D) if cost.h2d_bytes > _SMALL_BYTES else None
-        if moved is None:
-            self.link.bytes[H2D] += cost.h2d_bytes
-        if cost.d2h_bytes > _SMALL_BYTES:
-            self.link.transfer(cost.d2h_bytes, D2H)
-        else:
-            self.link.bytes[D2H] += cost.d2h_bytes
+        moved = self._put(cost.h2d_bytes, H2D)
+        self._put(cost.d2h_bytes, D2H)
         yield self.env.timeout(cost.total_s)
         if moved is not None and not moved.processed:
             yield moved
         done.succeed()
 
+    def _put(self, size: float, direction: int) -> simpy.Event | None:
+        """Put a step's bytes on the link, or count them if they are too few to matter there."""
+        if size > _SMALL_BYTES:
+            return self.link.transfer(size, direction)
+        self.link.bytes[direction] += size
+        return None
+
     # -- one step -------------------------------------------------------------------------------
 
-    def _batch(self, decision: Decision) -> _Batch:
-        now = self.env.now
-        recorder = self.recorder
-        recorder.queue_is(now, decision.running, decision.waiting)
+    def _schedule(self) -> _Batch:
+        """Decide the next step, start the copies that it asks for, and price it."""
+        now, recorder, replica = self.env.now, self.recorder, self.replica
+        decision = self.scheduler.schedule()
+        self._count(decision.short_of)
         for request in decision.preempted:
             recorder.preemptions += 1
             request.user.record.preemptions += 1
@@ -186,15 +185,22 @@ class Engine:
         for request in decision.admitted:
             request.user.record.first_scheduled_s = now
         work = self._work(decision)
-        cost = self.cost.step(work) if decision else StepCost()
+        cost = replica.cost.step(work) if decision else StepCost()
+        self.host_bytes[H2D] += cost.h2d_bytes * replica.ranks
+        self.host_bytes[D2H] += cost.d2h_bytes * replica.mirroring_ranks
         if isinstance(self.memory, HiSparseMemory) and self.memory.index_offload is not None:
             cost = self._index_traffic(cost)
-        return _Batch(decision, cost, work)
+        loaded, stored = self._begin_jobs()
+        if not decision and recorder.rows:
+            recorder.rows[-1].h2d_bytes += loaded
+            recorder.rows[-1].d2h_bytes += stored
+        return _Batch(decision, cost, work, loaded, stored)
 
     def _work(self, decision: Decision) -> StepWork:
         """What the step has to do, in counts."""
         hisparse = isinstance(self.memory, HiSparseMemory)
         size = self.memory.block_size
+        topk = self.replica.topk
         decodes = context = sampled = staged = tokens = 0
         lookups = largest = 0.0
         prefills: list[tuple[int, int]] = []
@@ -209,7 +215,7 @@ class Engine:
                 if hisparse:
                     state = request.memory
                     if state.host_only:
-                        rows = min(self._topk, past + 1) * state.host_only / state.pages
+                        rows = min(topk, past + 1) * state.host_only / state.pages
                         lookups += rows
                         largest = max(largest, rows)
             else:
@@ -228,38 +234,48 @@ class Engine:
         )
 
     def _index_traffic(self, cost: StepCost) -> StepCost:
-        """Add the indexer blocks that the step copies to and from their offload."""
+        """Add the indexer blocks that the step copies to and from their offload, on every rank."""
         assert isinstance(self.memory, HiSparseMemory)
         offload = self.memory.index_offload
         assert offload is not None
-        restored = (offload.restored_blocks - self._restored) * self._index_block_bytes
-        stored = (offload.stored_blocks - self._stored) * self._index_block_bytes
+        size = self.replica.index_block_bytes
+        restored = (offload.restored_blocks - self._restored) * size
+        stored = (offload.stored_blocks - self._stored) * size
         self._restored, self._stored = offload.restored_blocks, offload.stored_blocks
         if not restored and not stored:
             return cost
+        self.host_bytes[H2D] += restored * self.replica.ranks
+        self.host_bytes[D2H] += stored * self.replica.ranks
         return cost._replace(
-            staging_s=cost.staging_s + restored / self.cost.node.host_link.copy_h2d_bytes_per_s,
+            staging_s=cost.staging_s + restored / self.link.rates[H2D],
             h2d_bytes=cost.h2d_bytes + restored,
             d2h_bytes=cost.d2h_bytes + stored,
         )
 
-    def _begin_jobs(self, decision: Decision) -> None:
-        """Put the offload tier's copies on the link; a load ends when its bytes are there."""
+    def _begin_jobs(self) -> tuple[int, int]:
+        """Put the offload tier's new copies on the link; bytes to and from the device."""
         memory = self.memory
-        if not isinstance(memory, OffloadMemory) or not memory.started:
-            return
-        jobs, memory.started = memory.started, []
-        memory.completed = []
-        for job in jobs:
-            size = job.blocks * self._block_bytes
-            if job.load:
-                self.env.process(self._load(memory, job, size))
-            else:
-                self.link.transfer(size, D2H)
+        moved = [0, 0]
+        if isinstance(memory, OffloadMemory) and memory.started:
+            jobs, memory.started = memory.started, []
+            memory.completed = []
+            for job in jobs:
+                size = job.blocks * self.replica.pools.block_bytes
+                direction = H2D if job.load else D2H
+                moved[direction] += size
+                self.host_bytes[direction] += size * self.replica.ranks
+                job.on_link = True
+                self.env.process(self._copy(memory, job, size, direction))
+        return moved[H2D], moved[D2H]
 
-    def _load(self, memory: OffloadMemory, job: Job, size: int) -> Generator[simpy.Event, Any, None]:
-        yield self.link.transfer(size, H2D)
-        memory.finish(job)
+    def _copy(
+        self, memory: OffloadMemory, job: Job, size: int, direction: int
+    ) -> Generator[simpy.Event, Any, None]:
+        """A load is there when its bytes are; a store is reported with the step after that."""
+        yield self.link.transfer(size, direction)
+        job.on_link = False
+        if job.load:
+            memory.finish(job)
         self._rouse()
 
     def _update(self, batch: _Batch) -> None:
@@ -297,18 +313,19 @@ class Engine:
     def _record(self, batch: _Batch) -> None:
         decision, cost, work = batch.decision, batch.cost, batch.work
         memory = self.memory
-        resident = host_only = 0
+        resident = host_only = host_free = 0
         if isinstance(memory, HiSparseMemory):
+            host_free = memory.host_pool.free
             for request in self.scheduler.running:
                 resident += request.memory.resident
                 host_only += request.memory.host_only
-        host_free = memory.host_pool.free if isinstance(memory, HiSparseMemory) else 0
-        if isinstance(memory, OffloadMemory):
+        elif isinstance(memory, OffloadMemory):
             host_free = memory.store.free
+        step = self.recorder.steps
         self.recorder.step(
             StepRow(
-                decision.step,
-                decision.step,
+                step,
+                step,
                 batch.start_s,
                 self.env.now,
                 decision.running,
@@ -320,11 +337,10 @@ class Engine:
                 len(decision.preempted),
                 resident,
                 host_only,
-                cost.h2d_bytes,
-                cost.d2h_bytes,
+                cost.h2d_bytes + batch.loaded_bytes,
+                cost.d2h_bytes + batch.stored_bytes,
             ),
             cost,
-            decision.short_of,
         )
 
 

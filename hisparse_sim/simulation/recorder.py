@@ -32,7 +32,7 @@ class RequestRecord:
 
 @dataclass(slots=True)
 class StepRow:
-    """A run of equal steps."""
+    """A run of equal steps. Steps are counted from 0, those that ran on the GPU only."""
 
     first_step: int
     last_step: int
@@ -40,14 +40,17 @@ class StepRow:
     end_s: float
     running: int
     waiting: int
+    """Loading ones included."""
     decodes: int
     prefill_tokens: int
     gpu_free_blocks: int
     host_free_blocks: int
     preemptions: int
     resident_pages: int
+    """Pages of running requests that have a GPU copy."""
     host_only_pages: int
     h2d_bytes: float
+    """Put on one GPU's link by these steps, or by loads that began since the step before."""
     d2h_bytes: float
 
 
@@ -58,11 +61,17 @@ class Recorder:
     requests: list[RequestRecord] = field(default_factory=list)
     rows: list[StepRow] = field(default_factory=list)
     queue: list[tuple[float, int, int]] = field(default_factory=list)
-    """(time, running, waiting) whenever one of them changes."""
+    """(time, running, waiting) whenever one of them changes, as vLLM's gauges would show it.
+
+    The engine counts when it schedules, so a request that arrives during a step is seen after it.
+    Waiting includes requests that load from an offload tier, as in ``vllm:num_requests_waiting``.
+    """
     gaps: dict[float, int] = field(default_factory=dict)
-    """Inter-token latencies in seconds, with their counts."""
+    """Inter-token latencies in seconds, to the microsecond, with their counts."""
+    gaps_s: float = 0.0
+    """Their exact sum."""
     parts: dict[str, float] = field(default_factory=dict)
-    """Seconds of engine steps by part of their cost."""
+    """Seconds of engine steps by part of their cost; ``link``: waiting for a transfer."""
     short_of: dict[str, float] = field(default_factory=dict)
     """Seconds during which requests waited, by what they lacked."""
     lookups_rows: float = 0.0
@@ -74,16 +83,21 @@ class Recorder:
     hit_tokens: int = 0
     loaded_tokens: int = 0
     preemptions: int = 0
+    _lack: tuple[float, str] = (0.0, "")
 
-    def queue_is(self, now: float, running: int, waiting: int) -> None:
-        """Running and waiting requests from ``now`` on."""
+    def queue_is(self, now: float, running: int, waiting: int, lack: str = "") -> None:
+        """Running and waiting requests from ``now`` on, and what the waiting ones lack."""
+        since, what = self._lack
+        if what and now > since:
+            self.short_of[what] = self.short_of.get(what, 0.0) + now - since
+        self._lack = now, lack
         last = self.queue[-1] if self.queue else None
         if last is None or last[1] != running or last[2] != waiting:
             if last is not None and last[0] == now:
                 self.queue.pop()
             self.queue.append((now, running, waiting))
 
-    def step(self, row: StepRow, cost: StepCost, short_of: str) -> None:
+    def step(self, row: StepRow, cost: StepCost) -> None:
         """One engine step; it joins the last row if nothing but its time differs."""
         self.steps += 1
         seconds = row.end_s - row.start_s
@@ -94,8 +108,9 @@ class Recorder:
         for name, value in zip(_PARTS, cost, strict=False):
             if value:
                 parts[name] = parts.get(name, 0.0) + value
-        if short_of:
-            self.short_of[short_of] = self.short_of.get(short_of, 0.0) + seconds
+        stall = seconds - cost.total_s
+        if stall > _ROUNDING_S:
+            parts["link"] = parts.get("link", 0.0) + stall
         last = self.rows[-1] if self.rows else None
         if (
             last is not None
@@ -108,7 +123,7 @@ class Recorder:
             and last.host_free_blocks == row.host_free_blocks
             and last.host_only_pages == row.host_only_pages
             and last.preemptions == row.preemptions == 0
-            and abs(row.start_s - last.end_s) < 1e-12
+            and row.start_s == last.end_s
         ):
             last.last_step = row.last_step
             last.end_s = row.end_s
@@ -119,7 +134,11 @@ class Recorder:
 
     def gap(self, seconds: float, count: int = 1) -> None:
         """``count`` tokens came ``seconds`` after the one before."""
+        self.gaps_s += seconds * count
+        seconds = round(seconds, 6)
         self.gaps[seconds] = self.gaps.get(seconds, 0) + count
 
 
 _PARTS = tuple(f.removesuffix("_s") for f in StepCost._fields if f.endswith("_s"))
+_ROUNDING_S = 1e-6
+"""Less than this between a step's cost and its time is the clock's rounding."""

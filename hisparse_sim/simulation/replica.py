@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from hisparse_sim.cost.profile import Profile, load_profile
 from hisparse_sim.cost.step import StepCostModel
-from hisparse_sim.errors import InputError
+from hisparse_sim.errors import Infeasible, InputError
 from hisparse_sim.memory.budget import PoolSizes, size_pools
+from hisparse_sim.memory.host import place, shares_host_pool
 from hisparse_sim.memory.index_offload import IndexOffload
 from hisparse_sim.memory.layout import kv_layout, require_hisparse
 from hisparse_sim.memory.offload import OffloadMemory, OffloadSizes
@@ -28,6 +29,12 @@ class Replica:
     scheduler: Scheduler
     cost: StepCostModel
     index_block_bytes: int
+    """Of the indexer's offload, on one rank."""
+    topk: int
+    ranks: int
+    mirroring_ranks: int
+    """Ranks that write HiSparse's host pool: one if they share it."""
+    warnings: tuple[str, ...]
 
 
 def check_simulated(scenario: Scenario) -> None:
@@ -37,6 +44,12 @@ def check_simulated(scenario: Scenario) -> None:
         raise InputError(
             f"{engine.dp} replicas: run simulates one replica (dp 1); estimate sizes several",
             where="engine.dp",
+        )
+    if scenario.tp > scenario.node.gpus:
+        raise InputError(
+            f"{scenario.tp}: run simulates a replica on one node, {scenario.node.name} has "
+            f"{scenario.node.gpus} GPUs; estimate sizes larger ones",
+            where="engine.tp",
         )
     if engine.mtp:
         raise InputError(
@@ -67,6 +80,7 @@ def build_replica(scenario: Scenario) -> Replica:
     check_simulated(scenario)
     model, node, engine = scenario.model, scenario.node, scenario.engine
     pools = size_pools(model, node, engine)
+    _check_chunks(scenario, pools)
     profile = profile_of(scenario)
     layout = kv_layout(model, engine, node)
     index_block_bytes = require_hisparse(layout, model).indexer_page_bytes if layout.hisparse else 0
@@ -81,7 +95,44 @@ def build_replica(scenario: Scenario) -> Replica:
         async_scheduling=engine.async_scheduling,
     )
     cost = StepCostModel(model, node, engine, profile)
-    return Replica(pools, profile, memory, Scheduler(config, memory), cost, index_block_bytes)
+    return Replica(
+        pools,
+        profile,
+        memory,
+        Scheduler(config, memory),
+        cost,
+        index_block_bytes,
+        topk=model.index_topk,
+        ranks=scenario.tp,
+        mirroring_ranks=1 if shares_host_pool(place(node, engine), engine) else scenario.tp,
+        warnings=(*cost.warnings, *_warnings(scenario, pools)),
+    )
+
+
+def _check_chunks(scenario: Scenario, pools: PoolSizes) -> None:
+    """vLLM's SchedulerConfig: without chunked prefill a step must take the longest prompt."""
+    engine = scenario.engine
+    if not engine.enable_chunked_prefill and engine.max_num_batched_tokens < pools.max_model_len:
+        raise Infeasible(
+            f"{engine.max_num_batched_tokens:,} is less than max_model_len, {pools.max_model_len:,}, "
+            "which enable_chunked_prefill: false does not allow",
+            where="engine.max_num_batched_tokens",
+        )
+
+
+def _warnings(scenario: Scenario, pools: PoolSizes) -> list[str]:
+    engine = scenario.engine
+    found = []
+    if not engine.async_scheduling:
+        found.append("engine.async_scheduling is off: the host's time between steps is not priced")
+    if engine.mode == "offload":
+        resident = "nothing is offloaded, the run is a resident one"
+        if not engine.enable_prefix_caching:
+            found.append(f"engine.enable_prefix_caching is off: {resident}")
+        elif not pools.num_cpu_chunks:
+            size = f"{engine.kv_offload_gib:g} GiB"
+            found.append(f"engine.kv_offload_gib: {size} holds no block on each rank: {resident}")
+    return found
 
 
 def _memory(scenario: Scenario, pools: PoolSizes) -> ResidentMemory | HiSparseMemory:

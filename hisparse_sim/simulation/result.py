@@ -75,50 +75,60 @@ class Result:
         return frame
 
     def write(self, folder: Path) -> None:
-        """Write all files, or none: they are made beside ``folder`` and moved there together.
+        """Write all files, or none: they are made beside their places and moved there together.
 
-        ``scenario.yaml``, ``summary.json``, ``requests.parquet`` and ``steps.parquet`` are the same
-        bytes for the same scenario and seed; ``timing.json`` is not. Raises ``InputError``.
+        ``scenario.yaml`` (which ``run`` takes again), ``summary.json``, ``requests.parquet`` and
+        ``steps.parquet`` are the same bytes for the same scenario and seed; ``timing.json`` is not.
+        Raises ``InputError``.
         """
-        import yaml
-
-        check_writable(folder)
-        made = Path(tempfile.mkdtemp(prefix=".run-", dir=folder))
+        made: Path | None = None
         try:
-            resolved = {
-                "version": __version__,
-                "seed": self.scenario.seed,
-                "calibration": self.summary["calibration"],
-                "calibration_sha256": self.summary["calibration_sha256"],
-                "max_model_len": self.pools.max_model_len,
-                "scenario": self.scenario.model_dump(mode="json"),
-            }
-            (made / "scenario.yaml").write_text(
-                yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True), encoding="utf-8"
-            )
+            folder.mkdir(parents=True, exist_ok=True)
+            made = Path(tempfile.mkdtemp(prefix=".run-", dir=folder))
+            self._write_scenario(made / "scenario.yaml")
             _write_json(made / "summary.json", self.summary)
             _write_json(made / "timing.json", self.timing)
             self.requests.to_parquet(made / "requests.parquet", index=False)
             self.steps.to_parquet(made / "steps.parquet", index=False)
             for file in sorted(made.iterdir()):
                 file.replace(folder / file.name)
-        except OSError as e:
-            raise InputError(f"cannot be written: {e.strerror or e}", where=str(folder)) from None
+        except OSError as error:
+            raise _unwritable(folder, error) from None
         finally:
-            shutil.rmtree(made, ignore_errors=True)
+            if made is not None:
+                shutil.rmtree(made, ignore_errors=True)
+
+    def _write_scenario(self, path: Path) -> None:
+        import yaml
+
+        resolved = {
+            "version": __version__,
+            "seed": self.scenario.seed,
+            "calibration": self.summary["calibration"],
+            "calibration_sha256": self.summary["calibration_sha256"],
+            "max_model_len": self.pools.max_model_len,
+            "scenario": self.scenario.model_dump(mode="json"),
+        }
+        path.write_text(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 
 def check_writable(folder: Path) -> None:
-    """Make ``folder`` if need be and see that files can be made in it; ``InputError`` if not."""
+    """See that results can be written to ``folder``, and make nothing; ``InputError`` if not."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
+        there = folder.absolute()
+        while not there.exists() and there != there.parent:
+            there = there.parent
+        with tempfile.TemporaryFile(dir=there):
             pass
-    except OSError as e:
-        raise InputError(
-            f"results cannot be written here ({e.strerror or e}); name a folder you may write to",
-            where=f"--out {folder}",
-        ) from None
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+
+
+def _unwritable(folder: Path, error: OSError) -> InputError:
+    return InputError(
+        f"results cannot be written here ({error.strerror or error}); name a folder you may write to",
+        where=f"--out {folder}",
+    )
 
 
 def _write_json(path: Path, data: dict[str, Any]) -> None:

@@ -1,9 +1,66 @@
-"""The figures of a run, from what the recorder wrote."""
+"""The figures of a run, from what the recorder wrote: ``summary.json``.
+
+"The run" is simulated time 0 to the last completion (or the interruption); "the busy period" begins
+with the first arrival instead. Percentiles interpolate linearly. What is undefined is null.
+
+=========================== ======= =====================================================================
+key                         unit    definition
+=========================== ======= =====================================================================
+schema, version                     of this file; of the package
+scenario, mode, seed                what was run
+calibration(_sha256)                profile that priced the steps, and its hash
+complete                            false: interrupted; figures are of what was done until then
+running_mean                requests mean of samples of running requests, those that prefill included and
+                                    those that load from an offload tier not; every 30 s, or 20 equal
+                                    intervals in a run under 600 s; zero samples dropped; 0 if all are
+running_time_weighted       requests mean over the busy period, zeros included
+waiting_mean                requests the same of requests that wait or load, as
+                                    ``vllm:num_requests_waiting`` counts them
+waiting_share               1       share of all samples with a request waiting
+output_tokens_per_s         1/s     output tokens of completed requests over the busy period
+total_tokens_per_s          1/s     the same with their prompt tokens, cached ones included
+total_tokens_per_s_per_gpu  1/s     the same per GPU
+ttft_s                      s       arrival to first token, of completed requests
+tpot_s                      s       (E2E - TTFT) / (output tokens - 1), of those with at least 2
+itl_s                       s       between consecutive tokens, of all requests; a percentile is the
+                                    smallest latency with that share at or below it
+e2e_s                       s       arrival to last token, of completed requests
+preemptions                         a request may count more than once
+prefix_hit_rate             1       prompt tokens found in any tier at first admission / prompt tokens
+offload_hit_rate            1       those of them that the offload tier had to load
+host_to_device_bytes        bytes   over the links of all GPUs
+device_to_host_bytes        bytes   the same; ranks that share a host pool write it once
+pcie_(h2d|d2h)_usage_mean   1       of one GPU's link (the rank that mirrors), of its copy rate, the run
+dram_usage_mean             1       bytes read and written / (host memory's rate x the run)
+hot_hit_rate                1       looked-up rows found in the hot buffers; rows in resident pages are
+                                    not looked up
+gpu_kv_usage_(mean|max)     1       blocks of the GPU pool in use, cached but idle ones not; mean over the
+                                    time of engine steps
+host_usage_max              1       hisparse: host blocks in use, cached but idle ones not; offload:
+                                    chunks that hold anything
+requests_completed                  finished
+requests_failed                     longer than max_model_len, or never finished though nothing was left
+                                    to happen
+requests_incomplete                 under way when the run was interrupted
+goodput                     1/s     completed requests that met each goal of ``slo`` (a goal that is
+                                    undefined for a request counts as met); null without goals
+verdict                             infeasible: a request failed; overloaded: Poisson arrivals, and the
+                                    queue grew over their last half by 2 and by 5 % of what arrived in
+                                    it; backlogged: waiting_share above 1/2; stable
+limit                               what kept requests waiting or, if they rarely waited, what time went to
+waiting_for_s               s       time during which requests waited, by what the first one lacked
+step_time_s                 s       engine steps by part of their cost; ``link``: stalls
+engine_steps                        steps that ran on the GPU
+sim_time_s                  s       the run
+pools                               sizes as vLLM counts them (null blocks included)
+warnings                            assumptions that this run stretches
+=========================== ======= =====================================================================
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +78,14 @@ SAMPLE_S = 30.0
 SHORT_RUN_S = 600.0
 SHORT_RUN_SAMPLES = 20
 _POINTS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+_RARELY = 0.2
+"""Share of the time below which waiting is not what limits."""
+_GROWN, _GROWN_SHARE = 2, 0.05
+"""What a queue must grow by to be called overloaded: chance alone moves a stable one a little."""
 
 Floats = npt.NDArray[np.float64]
+Queue = Sequence[tuple[float, int, int]]
+"""(time, running, waiting) whenever one of them changes."""
 
 
 def ttft_s(r: RequestRecord) -> float | None:
@@ -47,24 +110,23 @@ def summarise(
     replica: Replica,
     recorder: Recorder,
     link: HostLink,
+    host_bytes: Sequence[float],
     *,
-    sim_time_s: float,
+    end_s: float,
     complete: bool,
 ) -> dict[str, Any]:
-    """``summary.json``: see the README for each figure. Undefined is None."""
-    requests = recorder.requests
+    """The content of ``summary.json``; ``host_bytes``: read and written, over all ranks."""
+    requests, queue, pools = recorder.requests, recorder.queue, replica.pools
     done = [r for r in requests if r.status == "completed"]
     failed = sum(r.status == "failed" for r in requests)
-    span = _span(requests)
+    start_s = min((r.arrival_s for r in requests), default=0.0)
+    span_s = max((r.finish_s for r in done if r.finish_s is not None), default=start_s) - start_s
     output = sum(r.sampled for r in done)
     total = sum(r.prompt_tokens + r.sampled for r in done)
-    gpus = scenario.tp * scenario.engine.dp
-    host_link = scenario.node.host_link
-    running = samples(recorder.queue, sim_time_s, column=1)
-    waiting = samples(recorder.queue, sim_time_s, column=2)
-    busy = running[running > 0]
-    usage = _usage(recorder, replica)
-    h2d, d2h = _moved(scenario, link)
+    running = samples(queue, end_s, column=1)
+    waiting = samples(queue, end_s, column=2)
+    waiting_share = float((waiting > 0).mean()) if len(waiting) else None
+    copy = scenario.node.host_link
     return {
         "schema": SCHEMA,
         "version": __version__,
@@ -74,64 +136,75 @@ def summarise(
         "calibration": replica.profile.id,
         "calibration_sha256": replica.profile.hash,
         "complete": complete,
-        "running_mean": _mean(busy) if len(running) and len(busy) else 0.0,
-        "running_time_weighted": _time_mean(recorder.queue, sim_time_s, 1),
-        "waiting_mean": _time_mean(recorder.queue, sim_time_s, 2),
-        "output_tokens_per_s": _rate(output, span),
-        "total_tokens_per_s": _rate(total, span),
-        "total_tokens_per_s_per_gpu": _rate(total, span * gpus),
+        "running_mean": float(running[running > 0].mean()) if running.any() else 0.0,
+        "running_time_weighted": time_mean(queue, start_s, end_s, column=1),
+        "waiting_mean": time_mean(queue, start_s, end_s, column=2),
+        "waiting_share": waiting_share,
+        "output_tokens_per_s": _ratio(output, span_s),
+        "total_tokens_per_s": _ratio(total, span_s),
+        "total_tokens_per_s_per_gpu": _ratio(total, span_s * scenario.tp),
         "ttft_s": spread(ttft_s(r) for r in done),
         "tpot_s": spread(tpot_s(r) for r in done),
-        "itl_s": _weighted_spread(recorder.gaps),
+        "itl_s": _gaps(recorder),
         "e2e_s": spread(e2e_s(r) for r in done),
         "preemptions": recorder.preemptions,
-        "prefix_hit_rate": _share(recorder.hit_tokens, recorder.prompt_tokens),
-        "offload_hit_rate": _share(recorder.loaded_tokens, recorder.prompt_tokens),
-        "host_to_device_bytes": h2d,
-        "device_to_host_bytes": d2h,
-        "pcie_h2d_usage_mean": _rate(link.bytes[H2D], sim_time_s * host_link.copy_h2d_bytes_per_s),
-        "pcie_d2h_usage_mean": _rate(link.bytes[D2H], sim_time_s * host_link.copy_d2h_bytes_per_s),
-        "hot_hit_rate": _share(recorder.lookups_rows - recorder.misses_rows, recorder.lookups_rows),
-        **usage,
+        "prefix_hit_rate": _ratio(recorder.hit_tokens, recorder.prompt_tokens),
+        "offload_hit_rate": _ratio(recorder.loaded_tokens, recorder.prompt_tokens),
+        "host_to_device_bytes": host_bytes[H2D],
+        "device_to_host_bytes": host_bytes[D2H],
+        "pcie_h2d_usage_mean": _ratio(link.bytes[H2D], end_s * copy.copy_h2d_bytes_per_s),
+        "pcie_d2h_usage_mean": _ratio(link.bytes[D2H], end_s * copy.copy_d2h_bytes_per_s),
+        "dram_usage_mean": _ratio(sum(host_bytes), end_s * scenario.node.dram_bytes_per_s),
+        "hot_hit_rate": _ratio(recorder.lookups_rows - recorder.misses_rows, recorder.lookups_rows),
+        **_usage(recorder, replica),
         "requests_completed": len(done),
         "requests_failed": failed,
         "requests_incomplete": len(requests) - len(done) - failed,
-        "goodput": goodput(scenario.slo, requests, span),
-        "verdict": _verdict(scenario, recorder, failed, waiting),
-        "limit": _limit(recorder, requests, replica, sim_time_s),
+        "goodput": goodput(scenario.slo, done, span_s),
+        "verdict": _verdict(scenario, recorder, failed, waiting_share),
+        "limit": _limit(recorder, replica, failed, end_s - start_s),
         "waiting_for_s": dict(sorted(recorder.short_of.items())),
         "step_time_s": dict(sorted(recorder.parts.items())),
         "engine_steps": recorder.steps,
-        "sim_time_s": sim_time_s,
+        "sim_time_s": float(end_s),
         "pools": {
-            "num_gpu_blocks": replica.pools.num_gpu_blocks,
-            "num_host_blocks": replica.pools.num_host_blocks or replica.pools.num_cpu_chunks or None,
-            "block_size": replica.pools.block_size,
-            "max_model_len": replica.pools.max_model_len,
-            "max_concurrency": replica.pools.max_concurrency,
-            "steady_concurrency": replica.pools.steady_concurrency,
-            "kv_bytes_per_gpu": replica.pools.kv_bytes,
+            "num_gpu_blocks": pools.num_gpu_blocks,
+            "num_host_blocks": pools.num_host_blocks or pools.num_cpu_chunks or None,
+            "block_size": pools.block_size,
+            "max_model_len": pools.max_model_len,
+            "max_concurrency": pools.max_concurrency,
+            "steady_concurrency": pools.steady_concurrency,
+            "kv_bytes_per_gpu": pools.kv_bytes,
         },
-        "warnings": list(replica.cost.warnings),
+        "warnings": list(replica.warnings),
     }
 
 
-def samples(queue: list[tuple[float, int, int]], end_s: float, *, column: int) -> Floats:
+def samples(queue: Queue, end_s: float, *, column: int) -> Floats:
     """Running (column 1) or waiting (2) requests as a scraper sees them.
 
     Every 30 s; a run shorter than 600 s at 20 equal intervals. The definition of the published
-    figures that runs are compared with.
+    figures that runs are compared with. A sample at the moment of a change shows what was before.
     """
     if not queue or end_s <= 0:
         return np.empty(0)
-    if end_s < SHORT_RUN_S:
-        at = end_s * np.arange(1, SHORT_RUN_SAMPLES + 1) / SHORT_RUN_SAMPLES
-    else:
-        at = np.arange(SAMPLE_S, end_s + 1e-9, SAMPLE_S)
+    short = end_s < SHORT_RUN_S
+    every_s = end_s / SHORT_RUN_SAMPLES if short else SAMPLE_S
+    count = SHORT_RUN_SAMPLES if short else math.floor(end_s / SAMPLE_S)
+    at = every_s * np.arange(1, count + 1)
     times = np.array([q[0] for q in queue])
     values = np.array([q[column] for q in queue], dtype=float)
-    index = np.searchsorted(times, at, side="left") - 1  # what was true just before the sample
+    index = np.searchsorted(times, at, side="left") - 1
     return np.where(index >= 0, values[np.maximum(index, 0)], 0.0)
+
+
+def time_mean(queue: Queue, start_s: float, end_s: float, *, column: int) -> float | None:
+    """Mean from ``start_s`` to ``end_s``, weighted with time; 0 before the first entry."""
+    if end_s <= start_s:
+        return None
+    times = np.clip([*(q[0] for q in queue), end_s], start_s, end_s)
+    values = np.array([q[column] for q in queue], dtype=float)
+    return float((values * np.diff(times)).sum() / (end_s - start_s))
 
 
 def spread(values: Iterable[float | None]) -> dict[str, float | None]:
@@ -143,98 +216,69 @@ def spread(values: Iterable[float | None]) -> dict[str, float | None]:
     return {"mean": float(found.mean()), **{name: float(value) for name, value in points}}
 
 
-def _weighted_spread(counts: dict[float, int]) -> dict[str, float | None]:
-    """The same of values with counts; a percentile is the smallest value with that share at or below."""
-    if not counts:
+def _gaps(recorder: Recorder) -> dict[str, float | None]:
+    """The same of inter-token latencies, which are counted."""
+    if not recorder.gaps:
         return spread(())
-    values = np.array(sorted(counts))
-    weights = np.array([counts[v] for v in values.tolist()])
-    below = np.cumsum(weights)
-    result: dict[str, float | None] = {"mean": float((values * weights).sum() / below[-1])}
+    values = np.array(sorted(recorder.gaps))
+    below = np.cumsum([recorder.gaps[v] for v in values.tolist()])
+    result: dict[str, float | None] = {"mean": recorder.gaps_s / int(below[-1])}
     for name, q in _POINTS.items():
         result[name] = float(values[np.searchsorted(below, q * below[-1])])
     return result
 
 
-def goodput(slo: SloSpec, requests: list[RequestRecord], span_s: float) -> float | None:
-    """Requests per second that met every given goal; None if no goal is given."""
+def goodput(slo: SloSpec, done: Iterable[RequestRecord], span_s: float) -> float | None:
+    """Completed requests per second that met every given goal; None if no goal is given."""
     goals = [(slo.ttft_s, ttft_s), (slo.tpot_s, tpot_s), (slo.e2e_s, e2e_s)]
-    goals = [(bound, of) for bound, of in goals if bound is not None]
-    if not goals:
+    given = [(bound, of) for bound, of in goals if bound is not None]
+    if not given:
         return None
     good = 0
-    for r in requests:
-        if r.status == "completed":
-            values = [(bound, of(r)) for bound, of in goals]
-            good += all(v is None or (bound is not None and v <= bound) for bound, v in values)
-    return _rate(good, span_s)
+    for r in done:
+        values = [(bound, of(r)) for bound, of in given]
+        good += all(value is None or value <= bound for bound, value in values)
+    return _ratio(good, span_s)
 
 
-def _span(requests: list[RequestRecord]) -> float:
-    """First arrival to last completion, seconds."""
-    ends = [r.finish_s for r in requests if r.finish_s is not None]
-    return max(ends) - min(r.arrival_s for r in requests) if ends else 0.0
-
-
-def _rate(amount: float, seconds: float) -> float | None:
-    return amount / seconds if seconds > 0 else None
-
-
-def _share(part: float, whole: float) -> float | None:
-    return part / whole if whole else None
-
-
-def _mean(values: Floats) -> float:
-    return float(values.mean())
-
-
-def _time_mean(queue: list[tuple[float, int, int]], end_s: float, column: int) -> float | None:
-    if not queue or end_s <= queue[0][0]:
-        return None
-    times = np.array([*(q[0] for q in queue), end_s])
-    values = np.array([q[column] for q in queue], dtype=float)
-    return float((values * np.diff(times)).sum() / (end_s - times[0]))
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole > 0 else None
 
 
 def _usage(recorder: Recorder, replica: Replica) -> dict[str, float | None]:
-    rows = recorder.rows
-    pools = replica.pools
+    rows, pools = recorder.rows, replica.pools
     gpu = pools.num_gpu_blocks - 1
     host = pools.num_host_blocks - 1 if pools.num_host_blocks else pools.num_cpu_chunks
     if not rows:
-        return {"gpu_kv_usage_mean": None, "gpu_kv_usage_max": None, "host_usage_max": None}
+        return dict.fromkeys(("gpu_kv_usage_mean", "gpu_kv_usage_max", "host_usage_max"))
     used = 1 - np.array([r.gpu_free_blocks for r in rows]) / gpu
     seconds = np.array([r.end_s - r.start_s for r in rows])
-    least = min(r.host_free_blocks for r in rows)
-    weight = seconds.sum()
     return {
-        "gpu_kv_usage_mean": float((used * seconds).sum() / weight) if weight else float(used.mean()),
+        "gpu_kv_usage_mean": float((used * seconds).sum() / seconds.sum()),
         "gpu_kv_usage_max": float(used.max()),
-        "host_usage_max": 1 - least / host if host else None,
+        "host_usage_max": 1 - min(r.host_free_blocks for r in rows) / host if host else None,
     }
 
 
-def _moved(scenario: Scenario, link: HostLink) -> tuple[float, float]:
-    """Bytes over all ranks' links: each rank pulls its own copy; a shared host pool is written once."""
-    ranks = scenario.tp
-    writers = 1 if scenario.engine.mode == "hisparse" and scenario.engine.shared_host_pool else ranks
-    return link.bytes[H2D] * ranks, link.bytes[D2H] * writers
-
-
-def _verdict(scenario: Scenario, recorder: Recorder, failed: int, waiting: Floats) -> str:
+def _verdict(scenario: Scenario, recorder: Recorder, failed: int, waiting_share: float | None) -> str:
     if failed:
         return "infeasible"
-    if isinstance(scenario.workload, PoissonSpec) and len(waiting) >= 4:
-        half = waiting[len(waiting) // 2 :]
-        arrivals = max((r.arrival_s for r in recorder.requests), default=0.0)
-        times = [q for q in recorder.queue if q[0] <= arrivals]
-        end = times[-1][2] if times else 0
-        middle = [q[2] for q in times if q[0] <= arrivals / 2]
-        if len(half) and end > max(middle[-1] if middle else 0, 1) * 1.5 and end > 2:
-            return "overloaded"
-    if len(waiting) and float((waiting > 0).mean()) > 0.5:
-        return "backlogged"
-    return "stable"
+    # A trace is no open loop: its sessions begin within a minute, then each waits for its answers.
+    if isinstance(scenario.workload, PoissonSpec) and _grew(recorder):
+        return "overloaded"
+    return "backlogged" if (waiting_share or 0.0) > 0.5 else "stable"
+
+
+def _grew(recorder: Recorder) -> bool:
+    """Whether the queue grew over the last half of the arrivals, from the means of its two quarters."""
+    arrivals = np.array([r.arrival_s for r in recorder.requests])
+    if len(arrivals) < 2:
+        return False
+    start_s, end_s = float(arrivals.min()), float(arrivals.max())
+    half, quarter = (start_s + end_s) / 2, (end_s - start_s) / 4
+    before = time_mean(recorder.queue, half, half + quarter, column=2) or 0.0
+    after = time_mean(recorder.queue, half + quarter, end_s, column=2) or 0.0
+    return 2 * (after - before) > max(_GROWN, _GROWN_SHARE * int((arrivals > half).sum()))
 
 
 _WORDS = {
@@ -246,24 +290,22 @@ _WORDS = {
 }
 
 
-def _limit(recorder: Recorder, requests: list[RequestRecord], replica: Replica, sim_time_s: float) -> str:
-    """What kept requests from running most of the time, in words."""
-    failed = [r for r in requests if r.status == "failed"]
-    if failed and len(failed) == len(requests):
-        longest = max(r.prompt_tokens + r.output_tokens for r in failed)
-        return f"a request of {longest:,} tokens exceeds max_model_len {replica.pools.max_model_len:,}"
-    short = recorder.short_of
-    if short and sum(short.values()) > 0.05 * max(recorder.busy_s, 1e-12):
-        what = max(short, key=lambda k: short[k])
-        return f"{_WORDS.get(what, what)} ({_percent(short[what], recorder.busy_s)} of the time)"
-    if not recorder.parts:
+def _limit(recorder: Recorder, replica: Replica, failed: int, span_s: float) -> str:
+    """What kept requests from running, in words; if little did, where the time went."""
+    if failed and failed == len(recorder.requests):
+        return next(r.reason for r in recorder.requests)
+    if not recorder.parts or span_s <= 0:
         return "nothing ran"
+    short = recorder.short_of
+    if sum(short.values()) > _RARELY * span_s:
+        what = max(short, key=lambda k: short[k])
+        return f"{_WORDS.get(what, what)} ({_percent(short[what], span_s)} of the time)"
+    idle = 1 - recorder.busy_s / span_s
+    if idle > 0.5:
+        return f"the clients: the engine is idle {_percent(idle, 1)} of the time"
     part = max(recorder.parts, key=lambda k: recorder.parts[k])
-    total = sum(recorder.parts.values())
-    busy = recorder.busy_s / sim_time_s if sim_time_s else 0.0
-    if busy < 0.5:
-        return f"the clients: the engine is idle {_percent(1 - busy, 1)} of the time"
-    return f"compute: {part} ({_percent(recorder.parts[part], total)} of step time)"
+    share = _percent(recorder.parts[part], sum(recorder.parts.values()))
+    return f"the clients: requests rarely wait; {part} is {share} of step time"
 
 
 def _percent(part: float, whole: float) -> str:
