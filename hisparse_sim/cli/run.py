@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,27 +42,31 @@ def command(
     overrides += settings or []
     asked, given = _load(scenario, overrides, flags)
     from hisparse_sim.report.startup import capacity_lines
+    from hisparse_sim.simulation.interrupt import held_interrupts
     from hisparse_sim.simulation.replica import build_replica
     from hisparse_sim.simulation.result import check_writable
     from hisparse_sim.simulation.run import simulate
+    from hisparse_sim.workload.make import make_workload
 
     with _placed(scenario, given):
         replica = build_replica(asked)
+        workload = make_workload(asked.workload, asked.seed)
         check_writable(out)
         for line in capacity_lines(replica.pools, asked.model, asked.node, asked.engine):
             print(line, file=sys.stderr)
-        for warning in replica.cost.warnings:
+        for warning in replica.warnings:
             print(f"warning: {warning}", file=sys.stderr)
         with _progress() as progress:
-            result = simulate(asked, replica=replica, progress=progress)
-    result.write(out)
+            result = simulate(asked, replica=replica, workload=workload, progress=progress)
+    with held_interrupts() as interrupted:
+        result.write(out)
+        _remove_plots(out)
     _print(result, as_json)
-    complete = bool(result.summary["complete"])
-    if plots and complete:
-        _draw(out)
-    if not complete:
-        print(f"interrupted: {out} holds what was done", file=sys.stderr)
+    if interrupted() or not result.summary["complete"]:
+        print(f"{out} holds what was done", file=sys.stderr)
         return 130
+    if plots:
+        _draw(out)
     print(f"Results: {out}", file=sys.stderr)
     return 0
 
@@ -160,12 +165,23 @@ def _print(result: Result, as_json: bool) -> None:
     print(side_by_side([(label, result.summary)]))
 
 
+def _remove_plots(out: Path) -> None:
+    """Those of an earlier run would show other figures than the files beside them."""
+    for name in ("timeline", "latency"):
+        for suffix in ("png", "svg"):
+            with suppress(OSError):
+                (out / f"{name}.{suffix}").unlink()
+
+
 def _draw(out: Path) -> None:
+    """Pictures of the run, whole or not at all."""
     from hisparse_sim.report.plots import RunPicture, save_plots
     from hisparse_sim.report.run_files import RunFolder
 
     try:
-        save_plots([RunPicture.read(RunFolder(out))], out)
+        with tempfile.TemporaryDirectory(prefix=".plots-", dir=out) as made:
+            for file in save_plots([RunPicture.read(RunFolder(out))], Path(made)):
+                file.replace(out / file.name)
     except OSError as error:
         raise InputError(
             f"plots cannot be written: {error.strerror or error}", where=f"--out {out}"

@@ -43,6 +43,8 @@ def load_scenario(name_or_path: str | Path, *, overrides: Sequence[str] = ()) ->
     """
     path = find("scenario", name_or_path)
     data = read_mapping(path)
+    if isinstance(data.get("scenario"), dict):  # what a run left behind
+        data = data["scenario"]
     data.setdefault("name", path.stem)
     return scenario_from_mapping(data, file=str(path), overrides=overrides)
 
