@@ -7,6 +7,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from small_runs import ALONE, CONVERSATIONS, POISSON, run, scenario
 
 from hisparse_sim.cost.work import StepWork
@@ -205,3 +207,69 @@ def test_a_prompt_needs_room_for_one_token_even_if_none_is_asked_for():
 def test_the_first_requests_in_order_of_arrival_are_sent_and_no_more():
     result = run(CONVERSATIONS | {"limit": 7})
     assert len(result.request_records) == result.summary["requests_completed"] == 7
+
+
+@pytest.mark.parametrize(
+    ("shared", "asynchronous", "delay", "batched"),
+    [(2900, False, None, 64), (2900, False, 3, 64), (0, True, 3, 2048)],
+)
+def test_room_made_by_a_step_that_runs_nothing_is_used(shared, asynchronous, delay, batched):
+    # All places of the pool are given up by one request, and its last pages come back after its end.
+    result = run(
+        CONVERSATIONS | {"shared_prefix_tokens": shared, "output_tokens": 10},
+        engine={
+            "max_num_seqs": 3,
+            "num_gpu_blocks": 4000,
+            "async_scheduling": asynchronous,
+            "transfer_delay_steps": delay,
+            "max_num_batched_tokens": batched,
+            "max_model_len": 3800,
+            "host_pool_gib": 0.6,
+        },
+    )
+    assert result.summary["requests_completed"] == 18
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_whatever_the_pools_and_knobs_every_request_is_served(data):
+    draw = data.draw
+    mode = draw(st.sampled_from(MODES))
+    blocks = draw(st.integers(4000, 9000) if mode == "hisparse" else st.integers(61, 200))
+    result = run(
+        CONVERSATIONS
+        | {
+            "concurrency": draw(st.integers(1, 6)),
+            "shared_prefix_tokens": draw(st.sampled_from([0, 1000, 2950])),
+            "think_time_s": draw(st.sampled_from([0, 0.01, 2])),
+            "output_tokens": draw(st.integers(1, 60)),
+        },
+        mode=mode,
+        engine={
+            "num_gpu_blocks": blocks,
+            "max_model_len": 3800,
+            "max_num_seqs": draw(st.integers(1, 8)),
+            "max_num_batched_tokens": draw(st.sampled_from([64, 1000, 8192])),
+            "async_scheduling": draw(st.booleans()),
+            "enable_prefix_caching": draw(st.booleans()),
+            "policy": draw(st.sampled_from(["fcfs", "priority"])),
+            "watermark": draw(st.sampled_from([0, 0.05])),
+            "transfer_delay_steps": draw(st.sampled_from([0, 1, 4])),
+            "host_pool_gib": draw(st.sampled_from([0.3, 0.6, 2])),
+            "kv_offload_gib": draw(st.sampled_from([0, 1, 8])),
+            "indexer_offload_gib": draw(st.sampled_from([0, 1])),
+        },
+    )
+    summary = result.summary
+    assert summary["requests_completed"] == 18
+    assert summary["complete"]
+    for r in result.request_records:
+        assert r.sampled == r.output_tokens
+        assert 0 <= r.arrival_s <= r.first_scheduled_s < r.first_token_s <= r.finish_s
+        assert 0 <= r.hit_tokens <= r.prompt_tokens
+    assert 0 <= summary["prefix_hit_rate"] < 1
+    assert 0 <= summary["gpu_kv_usage_mean"] <= summary["gpu_kv_usage_max"] <= 1
+    # Little's law: what is inside, from its arrivals and its stay.
+    inside = summary["running_time_weighted"] + summary["waiting_mean"]
+    stay = sum(r.finish_s - r.arrival_s for r in result.request_records) / summary["sim_time_s"]
+    assert inside <= stay * 1.000001
