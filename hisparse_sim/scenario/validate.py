@@ -29,7 +29,11 @@ _UNIT_OF_SUFFIX = {
 }
 _DECIMAL = {"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _BINARY = {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
-_KINDS = ("conversations", "poisson", "stream", "trace")
+_KINDS = ("conversations", "poisson", "stream", "trace", "open", "agentic-coding", "documents")
+_BRANCHES = ("number", "distribution")
+"""Names that pydantic adds to a place: of a field that is a number or a distribution of one."""
+_TAGGED = ("workload", "arrivals", "distribution")
+"""Fields after which it adds the kind that was given."""
 _NOTHING: Mapping[tuple[str, ...], str] = MappingProxyType({})
 _SHOWN = 3
 """Further problems of one file are named up to this many."""
@@ -56,7 +60,10 @@ def _human_tokens(data: Any, at: Keys, file: str, given: Mapping[tuple[str, ...]
     out: dict[Any, Any] = {}
     for key, value in data.items():
         here = (*at, key)
-        counts = isinstance(key, str) and (key.endswith("_tokens") or key in _TOKEN_FIELDS)
+        # What is inside a field of tokens is tokens, too: {kind: uniform, low: 8k, high: 128k}.
+        counts = key != "kind" and any(
+            isinstance(k, str) and (k.endswith("_tokens") or k in _TOKEN_FIELDS) for k in here
+        )
         if counts and isinstance(value, str) and value != "auto":
             value = parse_tokens(value, where=locate(file, here, given))
         out[key] = _human_tokens(value, here, file, given)
@@ -111,10 +118,11 @@ def locate(file: str, keys: Keys, given: Mapping[tuple[str, ...], str] = _NOTHIN
 def _path(loc: Sequence[str | int]) -> Keys:
     """The place in the file: without the names pydantic adds for branches of a union."""
     branch = re.compile(r"(constrained-|literal\[|function-|nullable|tagged-union)|^(int|float|str|bool)$")
-    out = [p for p in loc if not (isinstance(p, str) and branch.search(p))]
-    if len(out) > 1 and out[0] == "workload" and out[1] in _KINDS:
-        del out[1]
-    return tuple(out)
+    return tuple(
+        p
+        for before, p in zip(("", *loc), loc, strict=False)
+        if not (isinstance(p, str) and (branch.search(p) or p in _BRANCHES or before in _TAGGED))
+    )
 
 
 def _sentence(detail: ErrorDetails, record: type[BaseModel], path: Sequence[str | int]) -> str:
@@ -130,8 +138,11 @@ def _sentence(detail: ErrorDetails, record: type[BaseModel], path: Sequence[str 
         return str(context.get("error", detail["msg"]))
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         given = context.get("tag")
-        tags = ", ".join(_KINDS)
-        return f"kind {given!r} is unknown; one of {tags}" if given else f"kind is missing; one of {tags}"
+        known = str(context.get("expected_tags", "")).replace("'", "").split(", ")
+        tags = ", ".join(_KINDS if name == "workload" else known)
+        if not given:
+            return f"kind is missing; one of {tags}" if name == "workload" else "kind is missing"
+        return f"kind {given!r} is unknown; one of {tags}"
     shown = _shown(value)
     unit = _unit_hint(name, value)
     if unit:
@@ -204,12 +215,14 @@ def _field_names(record: type[BaseModel], loc: Sequence[str | int]) -> list[str]
         """The records that ``node`` can be; a union told apart by a tag stays one node."""
         if "$ref" in node:
             return follow(definitions[node["$ref"].rsplit("/", 1)[-1]])
-        if "anyOf" in node:
-            return [leaf for branch in node["anyOf"] for leaf in follow(branch)]
+        if branches := node.get("anyOf") or (node.get("oneOf") if "discriminator" not in node else None):
+            return [leaf for branch in branches for leaf in follow(branch)]
         return [node]
 
     nodes = follow(schema)
     for key in loc:
+        if key in _BRANCHES:
+            continue
         steps = []
         for node in nodes:
             tags = node.get("discriminator", {}).get("mapping", {})

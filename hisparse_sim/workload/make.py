@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
-from hisparse_sim.scenario.workload import ConversationsSpec, TraceSpec, WorkloadSpec
-from hisparse_sim.workload.arrivals import SingleRequests
-from hisparse_sim.workload.content import check_shared_prefix
+from collections.abc import Callable
+from typing import Any
+
+from hisparse_sim.scenario.workload import (
+    AgenticCodingSpec,
+    ConversationsSpec,
+    DocumentsSpec,
+    OpenSpec,
+    PoissonSpec,
+    StreamSpec,
+    TraceSpec,
+    WorkloadSpec,
+)
+from hisparse_sim.workload.agentic import AgenticCoding
+from hisparse_sim.workload.documents import Documents
 from hisparse_sim.workload.request import Workload
 from hisparse_sim.workload.sessions import Conversations
+from hisparse_sim.workload.singles import SingleRequests
 from hisparse_sim.workload.traces import TraceSessions
+
+_MAKERS: dict[type, Callable[[Any, int], Workload]] = {
+    ConversationsSpec: Conversations,
+    PoissonSpec: SingleRequests,
+    OpenSpec: SingleRequests,
+    StreamSpec: SingleRequests,
+    AgenticCodingSpec: AgenticCoding,
+    DocumentsSpec: Documents,
+    TraceSpec: TraceSessions,
+}
 
 
 def make_workload(spec: WorkloadSpec, seed: int) -> Workload:
@@ -16,10 +39,4 @@ def make_workload(spec: WorkloadSpec, seed: int) -> Workload:
     A trace is read through once here, so that whatever is wrong with it is said before anything
     else happens. Raises InputError naming the file and request, or the field.
     """
-    if isinstance(spec, TraceSpec):
-        return TraceSessions(spec, seed)
-    if isinstance(spec, ConversationsSpec):
-        check_shared_prefix(spec.shared_prefix_tokens, spec.first_prompt_tokens)
-        return Conversations(spec)
-    check_shared_prefix(spec.shared_prefix_tokens, spec.prompt_tokens)
-    return SingleRequests(spec, seed)
+    return _MAKERS[type(spec)](spec, seed)
