@@ -44,12 +44,11 @@ class SingleRequests:
             for child in np.random.SeedSequence(self.seed).spawn(3)
         )
         tenants = Tenants(spec.tenants, spec.shared_prefix_tokens)
-        lengths = zip(
-            self._tokens(spec.prompt_tokens, prompt_rng), self._tokens(spec.output_tokens, output_rng)
-        )
+        prompts = self._tokens(spec.prompt_tokens, prompt_rng)
+        outputs = self._tokens(spec.output_tokens, output_rng)
         width = len(str((spec.requests or 10**6) - 1))
         for index, start_s in enumerate(self._starts_s(times_rng)):
-            prompt_tokens, output_tokens = next(lengths)
+            prompt_tokens, output_tokens = next(prompts), next(outputs)
             name = f"request-{index:0{width}d}"
             draws = Draws(self.seed, index)
             tenant = tenants.of(draws)
