@@ -299,6 +299,19 @@ def test_a_failing_request_waits_for_pages_on_their_way_instead_of_preempting():
     assert [lines[s]["preempted"] for s in (3, 4)] == [[], ["a"]]
 
 
+def test_pages_of_a_request_that_is_gone_are_waited_for_too():
+    # Delay 9, 10 blocks. Step 4: a, b, c hold 3 each; 1 free < 2: all must become hot.
+    # Step 5: a's token 65 and hot region: 5. c goes, but the two resident blocks of its page, in flight
+    # since step 4, are not free yet: 1 + 1. a waits for them rather than preempt b.
+    # They come with step 13: 4. In step 14 there is nothing more to wait for: b goes, too.
+    engine = {"num_gpu_blocks": 11, "delay": 9}
+    lines = hisparse(engine, a=(60, 20), b=(20, 20), c=(64, 20, 4))
+    assert (lines[5]["scheduled"], lines[5]["preempted"], lines[5]["gpu_free"]) == ({}, ["c"], 2)
+    assert all(lines[s]["scheduled"] == {} and lines[s]["preempted"] == [] for s in range(6, 14))
+    assert lines[13]["gpu_free_end"] == 4
+    assert (lines[14]["scheduled"], lines[14]["preempted"]) == ({"a": 1}, ["b"])
+
+
 def test_without_a_host_block_a_request_preempts_though_the_gpu_is_empty():
     # Host: 3 blocks. a and b hold one each; a's token 65 (step 5) takes the last, b's finds none.
     engine = {"num_gpu_blocks": 500, "num_host_blocks": 4}

@@ -174,20 +174,22 @@ def test_a_chunk_that_is_being_loaded_is_not_loaded_twice_at_a_time():
 
 
 def test_a_loading_request_keeps_its_place_before_the_queue():
-    # Delay 2. b loads from step 6 on; d arrives in step 7 and is admitted while b loads (1 block of 1), so
-    # b, ready in step 9, must wait for the third block that it needs until d is over; e, behind, waits too.
+    # 5 blocks, delay 2. b (4 blocks in all) loads 2 from step 6 on; d arrives in step 7, passes it and
+    # takes 2. In step 9 the load is there, but b needs 2 more and 1 is free; e would need just that one,
+    # but waits behind b until d is over.
     lines = offload(
-        {"num_gpu_blocks": 4, "delay": 2},
+        {"num_gpu_blocks": 6, "delay": 2},
         a=(128, 1, 0, "g", 128),
-        **overwritten(4),
-        b=(130, 3, 6, "g", 128),
-        d=(10, 5, 7),
+        **overwritten(4, 5),
+        b=(200, 3, 6, "g", 128),
+        d=(100, 5, 7),
         e=(10, 1, 9),
     )
+    assert loaded(lines, "b") == {6: 2}
     assert when(lines, "new", "d") == [7]
+    assert lines[9]["gpu_free"] == 1
     assert when(lines, "finished", "d") == [11]
-    assert when(lines, "new", "b") == [12]
-    assert when(lines, "new", "e") == [15]
+    assert lines[12]["new"] == ["b", "e"]
 
 
 @pytest.mark.parametrize(("blocks", "step"), [(5, 4), (4, 8)])

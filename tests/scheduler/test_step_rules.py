@@ -167,13 +167,14 @@ def test_under_priorities_a_request_that_preempts_itself_does_not_end_the_step()
 
 
 def test_under_priorities_a_victim_that_was_scheduled_gives_its_tokens_back():
-    # a (least urgent, admitted first) is scheduled before b finds no block; a goes, its token returns
-    # to the budget of 2, and b and c have one each.
-    engine = {"num_gpu_blocks": 4, "policy": "priority", "max_num_batched_tokens": 130}
-    lines = vanilla(engine, a=(20, 90, 0, None, 0, 9), b=(60, 20, 1, None, 0, 0), c=(20, 40, 2, None, 0, 1))
-    assert list(lines[5]["scheduled"]) == ["a", "b", "c"]
-    assert lines[6]["preempted"] == ["a"]
-    assert lines[6]["scheduled"] == {"b": 1, "c": 1}
+    # 5 blocks, 40 tokens a step: a 1 block, b 1, c 152 tokens = 3 after step 6. In step 7 a (least urgent,
+    # admitted first) has its token before b's token 65 finds no block. a goes; b has 1 of the 40 tokens,
+    # c 39.
+    engine = {"num_gpu_blocks": 6, "policy": "priority", "max_num_batched_tokens": 40}
+    lines = vanilla(engine, a=(20, 90, 0, None, 0, 9), b=(60, 20, 1, None, 0, 0), c=(192, 9, 3, None, 0, 1))
+    assert lines[6]["scheduled"] == {"a": 1, "b": 1, "c": 38}
+    assert lines[7]["preempted"] == ["a"]
+    assert lines[7]["scheduled"] == {"b": 1, "c": 39}
 
 
 def test_of_two_requests_preempted_in_one_step_the_last_ends_up_first():
