@@ -69,25 +69,21 @@ def test_a_finished_requests_chunks_become_the_most_recent_its_head_last():
 
 def test_using_a_chunk_raises_its_rank_but_never_lowers_it():
     store = ChunkStore(3)
-    first = User(store, 0, 1)
-    first.put()
+    User(store, 0, 1).put()
     User(store, 5, 1).put()
     again = User(store, 0, 1)
-    again.put()  # nothing to store, but used: ranks with the third request
+    assert again.put() == []  # nothing to store, but used: ranks with the third request
     User(store, 7, 1).put()
-    assert again.put() == []
     User(store, 10, 1).put()
     assert held(store) == [0, 7, 10]
+    # The first request uses what the second has stored: as its own tail that would go before its head.
     store = ChunkStore(2)
-    old, young = User(store, 0, 1), User(store, 0, 1)
-    User(store, 5, 1).put()
-    old.access.serial = 0
-    young.put()  # second
-    old.put()  # third: raises
-    young.access.seen[:] = False
-    young.put()  # second again: does not lower
+    first = User(store, 0, 2)
+    first.put(0, 1)
+    User(store, 1, 1).put()
+    assert first.put(1, 2) == []
     User(store, 10, 1).put()
-    assert held(store) == [0, 10]
+    assert held(store) == [1, 10]
 
 
 @pytest.mark.parametrize("held_by", ["a store", "a load"])
