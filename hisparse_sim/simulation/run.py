@@ -64,7 +64,16 @@ def simulate(
                 r.status, r.reason = "failed", f"never finished: waits for {engine.lack or 'ever'}"
     ends = [r.finish_s for r in recorder.requests if r.finish_s is not None]
     end_s = max(ends, default=0.0) if complete else env.now
-    summary = summarise(scenario, replica, recorder, link, engine.host_bytes, end_s=end_s, complete=complete)
+    summary = summarise(
+        scenario,
+        replica,
+        recorder,
+        link,
+        engine.host_bytes,
+        end_s=end_s,
+        complete=complete,
+        open_loop=workload.concurrency is None,
+    )
     timing: dict[str, Any] = {
         "wall_s": time.perf_counter() - began,
         "cpu_s": time.process_time() - cpu,

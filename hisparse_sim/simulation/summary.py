@@ -44,9 +44,10 @@ requests_failed                     longer than max_model_len, or never finished
 requests_incomplete                 under way when the run was interrupted
 goodput                     1/s     completed requests that met each goal of ``slo`` (a goal that is
                                     undefined for a request counts as met); null without goals
-verdict                             infeasible: a request failed; overloaded: Poisson arrivals, and the
-                                    queue grew over their last half by 2 and by 5 % of what arrived in
-                                    it; backlogged: waiting_share above 1/2; stable
+verdict                             infeasible: a request failed; overloaded: open loop (no cap on live
+                                    sessions), and the queue grew over the last half of the arrivals by 2
+                                    and by 5 % of what arrived in it; backlogged: waiting_share above
+                                    1/2; stable
 limit                               what kept requests waiting or, if they rarely waited, what time went to
 waiting_for_s               s       time during which requests waited, by what the first one lacked
 step_time_s                 s       engine steps by part of their cost; ``link``: stalls
@@ -68,7 +69,6 @@ import numpy.typing as npt
 
 from hisparse_sim import __version__
 from hisparse_sim.scenario.scenario import Scenario, SloSpec
-from hisparse_sim.scenario.workload import PoissonSpec
 from hisparse_sim.simulation.links import D2H, H2D, HostLink
 from hisparse_sim.simulation.recorder import Recorder, RequestRecord
 from hisparse_sim.simulation.replica import Replica
@@ -114,8 +114,12 @@ def summarise(
     *,
     end_s: float,
     complete: bool,
+    open_loop: bool,
 ) -> dict[str, Any]:
-    """The content of ``summary.json``; ``host_bytes``: read and written, over all ranks."""
+    """The content of ``summary.json``.
+
+    ``host_bytes``: read and written, over all ranks; ``open_loop``: nobody waits to begin a session.
+    """
     requests, queue, pools = recorder.requests, recorder.queue, replica.pools
     done = [r for r in requests if r.status == "completed"]
     failed = sum(r.status == "failed" for r in requests)
@@ -161,7 +165,7 @@ def summarise(
         "requests_failed": failed,
         "requests_incomplete": len(requests) - len(done) - failed,
         "goodput": goodput(scenario.slo, done, span_s),
-        "verdict": _verdict(scenario, recorder, failed, waiting_share),
+        "verdict": _verdict(recorder, failed, waiting_share, open_loop),
         "limit": _limit(recorder, replica, failed, end_s - start_s),
         "waiting_for_s": dict(sorted(recorder.short_of.items())),
         "step_time_s": dict(sorted(recorder.parts.items())),
@@ -260,11 +264,10 @@ def _usage(recorder: Recorder, replica: Replica) -> dict[str, float | None]:
     }
 
 
-def _verdict(scenario: Scenario, recorder: Recorder, failed: int, waiting_share: float | None) -> str:
+def _verdict(recorder: Recorder, failed: int, waiting_share: float | None, open_loop: bool) -> str:
     if failed:
         return "infeasible"
-    # A trace is no open loop: its sessions begin within a minute, then each waits for its answers.
-    if isinstance(scenario.workload, PoissonSpec) and _grew(recorder):
+    if open_loop and _grew(recorder):
         return "overloaded"
     return "backlogged" if (waiting_share or 0.0) > 0.5 else "stable"
 

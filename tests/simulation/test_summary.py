@@ -18,12 +18,31 @@ from hisparse_sim.simulation.recorder import Recorder, RequestRecord, StepRow
 from hisparse_sim.simulation.replica import build_replica
 from hisparse_sim.simulation.run import simulate
 
-PROMISED = (  # keys that others script against
-    "running_mean running_time_weighted waiting_mean output_tokens_per_s total_tokens_per_s "
-    "total_tokens_per_s_per_gpu ttft_s tpot_s itl_s e2e_s preemptions prefix_hit_rate "
-    "host_to_device_bytes device_to_host_bytes hot_hit_rate gpu_kv_usage_mean gpu_kv_usage_max "
-    "host_usage_max requests_completed requests_failed goodput verdict sim_time_s"
-).split()
+PROMISED = [
+    "running_mean",
+    "running_time_weighted",
+    "waiting_mean",
+    "output_tokens_per_s",
+    "total_tokens_per_s",
+    "total_tokens_per_s_per_gpu",
+    "ttft_s",
+    "tpot_s",
+    "itl_s",
+    "e2e_s",
+    "preemptions",
+    "prefix_hit_rate",
+    "host_to_device_bytes",
+    "device_to_host_bytes",
+    "hot_hit_rate",
+    "gpu_kv_usage_mean",
+    "gpu_kv_usage_max",
+    "host_usage_max",
+    "requests_completed",
+    "requests_failed",
+    "goodput",
+    "verdict",
+    "sim_time_s",
+]
 
 
 def record(arrival_s: float, ttft_s: float, e2e_s: float, *, tokens: int = 11) -> RequestRecord:
@@ -43,11 +62,17 @@ def record(arrival_s: float, ttft_s: float, e2e_s: float, *, tokens: int = 11) -
     )
 
 
-def summarise(recorder: Recorder, *, end_s: float = 100.0, workload=None, complete=True, **data):
-    asked = scenario(workload or CONVERSATIONS, **data)
-    link = HostLink(simpy.Environment(), 1.0, 1.0, 2.0)
+def summarise(recorder: Recorder, *, end_s: float = 100.0, open_loop: bool = False):
+    asked = scenario(CONVERSATIONS)
     return figures.summarise(
-        asked, build_replica(asked), recorder, link, (0.0, 0.0), end_s=end_s, complete=complete
+        asked,
+        build_replica(asked),
+        recorder,
+        HostLink(simpy.Environment(), 1.0, 1.0, 2.0),
+        (0.0, 0.0),
+        end_s=end_s,
+        complete=True,
+        open_loop=open_loop,
     )
 
 
@@ -187,7 +212,7 @@ def arrivals(waiting: list[int], *, rate_per_s: float = 1.0) -> Recorder:
     ],
 )
 def test_an_open_loop_is_overloaded_when_its_queue_grows(waiting, verdict):
-    assert summarise(arrivals(waiting), workload=POISSON)["verdict"] == verdict
+    assert summarise(arrivals(waiting), open_loop=True)["verdict"] == verdict
 
 
 def test_the_same_growth_of_a_closed_loop_is_a_backlog():
@@ -197,7 +222,7 @@ def test_the_same_growth_of_a_closed_loop_is_a_backlog():
 def test_a_failed_request_makes_the_verdict_infeasible():
     recorder = arrivals([0] * 10)
     recorder.requests[3].status = "failed"
-    assert summarise(recorder, workload=POISSON)["verdict"] == "infeasible"
+    assert summarise(recorder, open_loop=True)["verdict"] == "infeasible"
 
 
 @pytest.mark.parametrize(("load", "verdict"), [(0.5, "stable"), (2.0, "overloaded")])
