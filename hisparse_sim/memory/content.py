@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator
 
 import numpy as np
 
+from hisparse_sim.errors import InputError
 from hisparse_sim.memory.pool import GrowingArray, Ids
 
 Piece = tuple[Hashable, int, int]
@@ -91,18 +92,19 @@ class ContentIndex:
     def of_hashes(self, scope: Hashable, ids: Ids, block_tokens: int, tokens: int) -> Ids:
         """The same for content given as one id per ``block_tokens`` tokens.
 
-        ``block_tokens`` and the block size must divide one another.
+        Raises ``InputError`` unless ``block_tokens`` and the block size divide one another.
         """
         size = self.block_size
         want = tokens // size
+        if max(size, block_tokens) % min(size, block_tokens):
+            raise InputError(
+                f"hashes of {block_tokens} tokens do not fit blocks of {size}; one must divide the other",
+                where="engine.block_size",
+            )
         if block_tokens < size:  # a block's id is that of the last piece in it
-            if size % block_tokens:
-                raise ValueError(f"hashes of {block_tokens} tokens do not fit blocks of {size}")
             step = size // block_tokens
             ids, per = ids[step - 1 :: step], 1
         else:
-            if block_tokens % size:
-                raise ValueError(f"hashes of {block_tokens} tokens do not fit blocks of {size}")
             per = block_tokens // size
         table = self._scopes.setdefault(scope, GrowingArray(-1))
         ids = ids[: -(-want // per)]

@@ -161,6 +161,7 @@ LINES: tuple[tuple[str, Callable[[Summary], str]], ...] = (
     ("host to GPU, GB / GB/s", _moved("host_to_device_bytes")),
     ("GPU to host, GB / GB/s", _moved("device_to_host_bytes")),
     ("link in / out, % of copy", _percent("pcie_h2d_usage_mean", "pcie_d2h_usage_mean")),
+    ("DRAM bandwidth, %", _percent("dram_usage_mean")),
     ("requests done / failed", _requests),
     ("goodput", _plain("goodput")),
     ("simulated time, s", _plain("sim_time_s")),

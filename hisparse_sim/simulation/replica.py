@@ -72,7 +72,12 @@ def profile_of(scenario: Scenario) -> Profile:
             "(estimate sizes it; or name a profile in `calibration`)",
             where="node",
         )
-    return load_profile(name)
+    try:
+        return load_profile(name)
+    except InputError as error:
+        if error.where != name:  # inside the file
+            raise
+        raise InputError(f"{name}: {error.message}", where="calibration") from None
 
 
 def build_replica(scenario: Scenario) -> Replica:

@@ -12,6 +12,7 @@ from typing import Any
 import simpy
 
 from hisparse_sim.cost.links import HostLink as LinkRates
+from hisparse_sim.errors import HiSparseError
 from hisparse_sim.scenario.scenario import Scenario
 from hisparse_sim.simulation.clients import Clients
 from hisparse_sim.simulation.engine import Engine
@@ -42,7 +43,7 @@ def simulate(
 
     ``replica`` and ``workload``: the scenario's, if they are made already; a replica serves one run.
     Ctrl-C ends the run early: the result then holds what was done and says ``complete: false``.
-    Raises ``Infeasible`` or ``InputError`` before anything runs.
+    Raises ``Infeasible`` or ``InputError``.
     """
     began = time.perf_counter()
     cpu = time.process_time()
@@ -99,6 +100,8 @@ def _drive(env: simpy.Environment, recorder: Recorder, engine: Engine, progress:
             return False
     except simpy.core.EmptySchedule:
         return True
+    except HiSparseError as error:  # simpy raises a copy, which has lost the place
+        raise error.__cause__ or error from None
     finally:
         if collecting:
             gc.enable()
