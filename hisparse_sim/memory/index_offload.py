@@ -51,6 +51,11 @@ class IndexOffload:
             self.stored_blocks += len(new)
             access.next_stored = end
 
+    def quiet(self, request: Sequence) -> bool:
+        """Whether all prompt blocks of a request are stored."""
+        access = self._access.get(request)
+        return access is not None and access.next_stored >= request.prompt_tokens // self.block_size
+
     def finish(self, request: Sequence) -> None:
         """The request is over: what it used becomes the most recent."""
         access = self._access.pop(request, None)

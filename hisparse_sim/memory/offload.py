@@ -175,6 +175,13 @@ class OffloadMemory(ResidentMemory):
             self.jobs.append(job)
             self.started.append(job)
 
+    def quiet_tokens(self, request: Sequence) -> int:
+        """As without the tier; 0 while prompt blocks are still to be stored."""
+        access = self._access.get(request)
+        if access is None or access.next_stored < request.prompt_tokens // self.block_size:
+            return 0
+        return super().quiet_tokens(request)
+
     def may_preempt(self, victim: Sequence) -> bool:
         """Only when the last batch that holds the victim has come back."""
         return not victim.in_flight

@@ -46,6 +46,9 @@ class HiSparseSizes:
         """Of one request."""
         return self.resident_groups * self.hot_blocks_per_group
 
+ACTIVE_TAIL_PAGES = 2
+"""The last pages of a request are never given up."""
+
 
 class PageCopies:
     """GPU copies of pages, each ``weight`` blocks (one per resident group)."""
@@ -393,6 +396,26 @@ class HiSparseMemory:
         self._publish(state, min(after, request.num_tokens))
         return True
 
+    def quiet_tokens(self, request: Sequence) -> int:
+        """Tokens that a decoding request can take one by one before its memory changes in any way."""
+        state: PagedState = request.memory
+        hot = state.hot_blocks == self.hot_blocks
+        if hot:
+            changing = min(state.ready, state.pages - ACTIVE_TAIL_PAGES) > state.unpinned_to
+        else:
+            changing = state.hot_required or self._presses(state)
+        if changing or state.adopt or (self.index_offload and not self.index_offload.quiet(request)):
+            return 0
+        whole = min(state.planned, state.index_hashed) if self.sizes.prefix_caching else state.planned
+        room = min(state.pages * self.block_size, (whole + 1) * self.block_size - 1)
+        return room - request.computed
+
+    def _presses(self, state: PagedState) -> bool:
+        """Whether a request should get a hot buffer: free blocks are few, or it fills its window."""
+        return (
+            self.gpu.free < self.sizes.transition_watermark_blocks or state.pages >= self.sizes.window_pages
+        )
+
     def _allocate(self, state: PagedState, pages: int) -> None:
         new = max(pages - state.pages, 0)
         hot = self.hot_blocks - state.hot_blocks if state.hot_required else 0
@@ -467,10 +490,7 @@ class HiSparseMemory:
             if state.adopt:
                 self._adopt(state)
             if state.hot_blocks < self.hot_blocks:
-                if (
-                    self.gpu.free < self.sizes.transition_watermark_blocks
-                    or state.pages >= self.sizes.window_pages
-                ):
+                if self._presses(state):
                     state.hot_required = True
             else:
                 self._unpin(state, state.ready, downwards=True)
@@ -489,7 +509,7 @@ class HiSparseMemory:
     def _unpin(self, state: PagedState, end: int, *, downwards: bool) -> None:
         """Give up clean pages below ``end``, but never the two last pages of a request."""
         first = state.unpinned_to
-        end = min(end, state.pages - 2)
+        end = min(end, state.pages - ACTIVE_TAIL_PAGES)
         if end <= first:
             return
         pages = np.arange(first, end)

@@ -120,6 +120,14 @@ class ResidentMemory:
         self.publish(request, state, min(after, request.num_tokens))
         return True
 
+    def quiet_tokens(self, request: Sequence) -> int:
+        """Tokens that a decoding request can take one by one before its memory changes in any way."""
+        state: BlockState = request.memory
+        room = state.pages * self.block_size - request.computed
+        if self.sizes.prefix_caching:
+            room = min(room, (state.hashed + 1) * self.block_size - 1 - request.computed)
+        return room
+
     def allocate(self, state: BlockState, pages: int) -> None:
         """Take blocks until the request holds ``pages``."""
         new = pages - state.pages

@@ -64,6 +64,8 @@ class EngineSpec(Record):
     """``--kv-offloading-size``: total over TP ranks, each holding its own copy of replicated MLA KV."""
     transfer_delay_steps: NonNegativeInt | None = None
     """Steps between a page write-back and its report; none: 1 (0 for engine version 0.30)."""
+    single_step: bool = False
+    """Simulate step by step even where nothing is decided; the result is the same, only slower."""
     reserve_gib: NonNegativeFloat | None = None
     """Activations, CUDA graphs and runtime per GPU; none: derived."""
     available_kv_gib: PositiveFloat | None = None

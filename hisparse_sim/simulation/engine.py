@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from hisparse_sim.memory.offload import Job, OffloadMemory
 from hisparse_sim.memory.residency import HiSparseMemory
 from hisparse_sim.scheduler.request import Request
 from hisparse_sim.scheduler.step import Decision
+from hisparse_sim.simulation.jump import jump
 from hisparse_sim.simulation.links import D2H, H2D, HostLink
 from hisparse_sim.simulation.recorder import Recorder, RequestRecord, StepRow
 from hisparse_sim.simulation.replica import Replica
@@ -22,15 +24,19 @@ from hisparse_sim.workload.request import BlockHashes, RequestSpec, Session
 
 
 @dataclass(slots=True)
-class _Batch:
+class Batch:
+    """A step on its way through the GPU."""
+
     decision: Decision
     cost: StepCost
     work: StepWork
-    loaded_bytes: float
+    loaded_bytes: float = 0.0
     """Of the offload tier's copies that began with it, on one GPU's link."""
-    stored_bytes: float
+    stored_bytes: float = 0.0
     start_s: float = 0.0
+    end_s: float = 0.0
     done: simpy.Event | None = None
+    """Fires when it ends, if the link has a say in that; otherwise ``end_s`` is known."""
 
 
 @dataclass(slots=True)
@@ -59,9 +65,16 @@ class Engine:
         self.host_bytes = [0.0, 0.0]
         """Read from and written to host memory so far, over all ranks."""
         self.finished = 0
-        self._depth = 2 if self.scheduler.config.async_scheduling else 1
+        self.depth = 2 if self.scheduler.config.async_scheduling else 1
         self._wake = env.event()
-        self._last_end: simpy.Event | None = None
+        self.last: Batch | None = None
+        """The batch that the GPU was given last."""
+        self.clock = env.now
+        """Now, or where the engine will be when it next yields."""
+        self.refused_at: tuple[int, ...] | None = None
+        """Standing at which the waiting queue was last refused, if nothing else happened then."""
+        self._hisparse = isinstance(self.memory, HiSparseMemory)
+        self._jumps = not replica.single_step
         self.lack = ""
         """What waiting requests wait for."""
         self._restored = self._stored = 0
@@ -112,21 +125,27 @@ class Engine:
 
     def _run(self) -> Generator[simpy.Event, Any, None]:
         env, scheduler, memory = self.env, self.scheduler, self.memory
-        queue: deque[_Batch] = deque()
+        queue: deque[Batch] = deque()
         while True:
+            if self._jumps and jump(self, queue):
+                yield self._at(self.clock)
             if scheduler.has_work:
                 batch = self._schedule()
                 queue.append(batch)
                 if batch.decision:
-                    previous, self._last_end = self._last_end, env.event()
-                    batch.done = self._last_end
-                    env.process(self._execute(batch, previous, self._last_end))
-                    if len(queue) < self._depth:
+                    self._launch(batch)
+                    if len(queue) < self.depth:
                         continue
             if queue:
                 batch = queue.popleft()
                 if batch.done is not None:
                     yield batch.done
+                    self.clock = env.now
+                    if queue and queue[0].decision and queue[0].done is None:
+                        self._starts(queue[0], batch.end_s)  # it waited for an end that was not known
+                elif batch.decision and batch.end_s > self.clock:
+                    yield self._at(batch.end_s)
+                    self.clock = batch.end_s
                 counting = memory.counting
                 self._update(batch)
                 # A step that ran nothing may yet have reported copies, and so made room.
@@ -135,20 +154,64 @@ class Engine:
             self._count(self.lack)
             self._wake = env.event()
             yield self._wake
+            self.clock = env.now
+
+    def _at(self, when_s: float) -> simpy.Event:
+        """An event at exactly this time, whatever adding and subtracting would round it to."""
+        now = self.env.now
+        delay = when_s - now
+        while now + delay < when_s:
+            delay = math.nextafter(delay, math.inf)
+        while now + delay > when_s:
+            delay = math.nextafter(delay, 0.0)
+        return self.env.timeout(max(delay, 0.0))
+
+    def waiting(self) -> int:
+        """Requests that wait or load."""
+        return len(self.scheduler.waiting) + len(self.scheduler.loading)
 
     def _count(self, lack: str) -> None:
         """Note how many requests run and wait, and what the waiting ones lack."""
         scheduler = self.scheduler
         waiting, loading = len(scheduler.waiting), len(scheduler.loading)
         self.lack = (lack if waiting else "") or ("loads" if loading else "")
-        self.recorder.queue_is(self.env.now, len(scheduler.running), waiting + loading, self.lack)
+        self.recorder.queue_is(self.clock, len(scheduler.running), waiting + loading, self.lack)
+
+    def standing(self) -> tuple[int, ...]:
+        """What an admission depends on; while it stays, a refused queue stays refused."""
+        memory = self.memory
+        host = memory.host_pool.free if isinstance(memory, HiSparseMemory) else 0
+        return memory.gpu.free, host, len(self.scheduler.running), self.waiting()
+
+    def _launch(self, batch: Batch) -> None:
+        """Give a batch to the GPU, behind the one before."""
+        cost = batch.cost
+        before, self.last = self.last, batch
+        # A decode's gathers are alone on the link, and their time is part of its cost already.
+        moves = cost.h2d_bytes > _SMALL_BYTES and (self.link.busy or bool(batch.work.prefills))
+        if moves or cost.d2h_bytes > _SMALL_BYTES:
+            batch.done = self.env.event()
+            self.env.process(self._execute(batch, before, batch.done))
+            return
+        self.link.bytes[H2D] += cost.h2d_bytes
+        self.link.bytes[D2H] += cost.d2h_bytes
+        if before is None or before.done is None or before.done.processed:
+            self._starts(batch, self.clock if before is None else max(self.clock, before.end_s))
+
+    def _starts(self, batch: Batch, when_s: float) -> None:
+        """The batch runs from then on; nothing but its own work decides how long."""
+        batch.start_s = when_s
+        batch.end_s = when_s + batch.cost.total_s
 
     def _execute(
-        self, batch: _Batch, previous: simpy.Event | None, done: simpy.Event
+        self, batch: Batch, before: Batch | None, done: simpy.Event
     ) -> Generator[simpy.Event, Any, None]:
-        """The GPU's part: wait for the batch before, compute, and wait for rows still on the link."""
-        if previous is not None and not previous.processed:
-            yield previous
+        """A batch whose rows share the link with others: it ends when both are done."""
+        if before is not None:
+            if before.done is not None and not before.done.processed:
+                yield before.done
+            elif before.end_s > self.env.now:
+                yield self._at(before.end_s)
         batch.start_s = self.env.now
         cost = batch.cost
         moved = self._put(cost.h2d_bytes, H2D)
@@ -156,6 +219,7 @@ class Engine:
         yield self.env.timeout(cost.total_s)
         if moved is not None and not moved.processed:
             yield moved
+        batch.end_s = self.env.now
         done.succeed()
 
     def _put(self, size: float, direction: int) -> simpy.Event | None:
@@ -167,10 +231,13 @@ class Engine:
 
     # -- one step -------------------------------------------------------------------------------
 
-    def _schedule(self) -> _Batch:
+    def _schedule(self) -> Batch:
         """Decide the next step, start the copies that it asks for, and price it."""
-        now, recorder, replica = self.env.now, self.recorder, self.replica
+        now, recorder, replica = self.clock, self.recorder, self.replica
+        before = self.standing()
         decision = self.scheduler.schedule()
+        refused = decision.short_of in ("GPU blocks", "host blocks", "max_num_seqs")
+        self.refused_at = before if refused and before == self.standing() else None
         self._count(decision.short_of)
         for request in decision.preempted:
             recorder.preemptions += 1
@@ -194,13 +261,12 @@ class Engine:
         if not decision and recorder.rows:
             recorder.rows[-1].h2d_bytes += loaded
             recorder.rows[-1].d2h_bytes += stored
-        return _Batch(decision, cost, work, loaded, stored)
+        return Batch(decision, cost, work, loaded, stored)
 
     def _work(self, decision: Decision) -> StepWork:
         """What the step has to do, in counts."""
-        hisparse = isinstance(self.memory, HiSparseMemory)
+        hisparse = self._hisparse
         size = self.memory.block_size
-        topk = self.replica.topk
         decodes = context = sampled = staged = tokens = 0
         lookups = largest = 0.0
         prefills: list[tuple[int, int]] = []
@@ -212,12 +278,9 @@ class Engine:
             if n == 1 and samples and past:
                 decodes += 1
                 context += past + 1
-                if hisparse:
-                    state = request.memory
-                    if state.host_only:
-                        rows = min(topk, past + 1) * state.host_only / state.pages
-                        lookups += rows
-                        largest = max(largest, rows)
+                rows = self._rows(request, past)
+                lookups += rows
+                largest = max(largest, rows)
             else:
                 prefills.append((n, past))
                 if hisparse:
@@ -232,6 +295,54 @@ class Engine:
             staged_tokens=staged,
             mirrored_tokens=tokens if hisparse else 0,
         )
+
+    def decodes(self, later: int, last: StepWork | None = None) -> StepWork:
+        """The work of decoding one token of each running request, ``later`` steps from now.
+
+        ``last``: the work of the step before, if it is known.
+        """
+        running = self.scheduler.running
+        topk = self.replica.topk
+        if last is None or (last.lookup_rows and any(r.computed + later < topk for r in running)):
+            context = 0
+            lookups = largest = 0.0
+            for request in running:
+                past = request.computed + later
+                context += past + 1
+                rows = self._rows(request, past)
+                lookups += rows
+                largest = max(largest, rows)
+        else:
+            lookups, largest = last.lookup_rows, last.lookup_rows_max
+            context = last.decode_context_tokens + len(running)
+        return StepWork(
+            decode_requests=len(running),
+            decode_context_tokens=context,
+            sampled=len(running),
+            lookup_rows=lookups,
+            lookup_rows_max=largest,
+            mirrored_tokens=len(running) if self._hisparse else 0,
+        )
+
+    def _rows(self, request: Request, past: int) -> float:
+        """Selected rows of a decode that lie in no resident page, per layer."""
+        if not self._hisparse or not request.memory.host_only:
+            return 0.0
+        state = request.memory
+        return float(min(self.replica.topk, past + 1) * state.host_only / state.pages)
+
+    def levels(self) -> tuple[int, int, int, int]:
+        """Free blocks on the GPU and the host; pages of running requests on the GPU, and only off it."""
+        memory = self.memory
+        resident = host_only = host_free = 0
+        if isinstance(memory, HiSparseMemory):
+            host_free = memory.host_pool.free
+            for request in self.scheduler.running:
+                resident += request.memory.resident
+                host_only += request.memory.host_only
+        elif isinstance(memory, OffloadMemory):
+            host_free = memory.store.free
+        return memory.gpu.free, host_free, resident, host_only
 
     def _index_traffic(self, cost: StepCost) -> StepCost:
         """Add the indexer blocks that the step copies to and from their offload, on every rank."""
@@ -278,31 +389,15 @@ class Engine:
             memory.finish(job)
         self._rouse()
 
-    def _update(self, batch: _Batch) -> None:
+    def _update(self, batch: Batch) -> None:
         """The batch's results are here."""
-        now = self.env.now
+        now = self.clock
         decision = batch.decision
         finished = self.scheduler.update(decision)
         if decision:
             self._record(batch)
-        gaps: dict[float, int] = {}
-        for request, (_, samples) in decision.epochs.items():
-            if not samples:
-                continue
-            record: RequestRecord = request.user.record
-            if record.finish_s is not None:
-                continue
-            record.sampled += 1
-            if record.last_token_s is None:
-                record.first_token_s = now
-            else:
-                gap = now - record.last_token_s
-                gaps[gap] = gaps.get(gap, 0) + 1
-                if gap > record.itl_max_s:
-                    record.itl_max_s = gap
-            record.last_token_s = now
-        for gap, count in gaps.items():
-            self.recorder.gap(gap, count)
+        records = (request.user.record for request, (_, samples) in decision.epochs.items() if samples)
+        self.recorder.tokens(now, (r for r in records if r.finish_s is None))
         for request in finished:
             life: _Life = request.user
             life.record.finish_s = now
@@ -310,29 +405,21 @@ class Engine:
             self.finished += 1
             life.over()
 
-    def _record(self, batch: _Batch) -> None:
+    def _record(self, batch: Batch) -> None:
         decision, cost, work = batch.decision, batch.cost, batch.work
-        memory = self.memory
-        resident = host_only = host_free = 0
-        if isinstance(memory, HiSparseMemory):
-            host_free = memory.host_pool.free
-            for request in self.scheduler.running:
-                resident += request.memory.resident
-                host_only += request.memory.host_only
-        elif isinstance(memory, OffloadMemory):
-            host_free = memory.store.free
+        gpu_free, host_free, resident, host_only = self.levels()
         step = self.recorder.steps
         self.recorder.step(
             StepRow(
                 step,
                 step,
                 batch.start_s,
-                self.env.now,
+                self.clock,
                 decision.running,
                 decision.waiting,
                 work.decode_requests,
                 sum(n for n, _ in work.prefills),
-                memory.gpu.free,
+                gpu_free,
                 host_free,
                 len(decision.preempted),
                 resident,

@@ -39,6 +39,11 @@ class HostLink:
         self.bytes = [0.0, 0.0]
         """Moved so far, or promised to a transfer under way, per direction."""
 
+    @property
+    def busy(self) -> bool:
+        """Whether anything is under way."""
+        return any(self._ends)
+
     def transfer(self, size: float, direction: int) -> simpy.Event:
         """Start to move ``size`` bytes; the event fires when they have arrived."""
         done = self.env.event()

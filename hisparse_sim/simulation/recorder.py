@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from hisparse_sim.cost.work import StepCost
@@ -87,15 +88,20 @@ class Recorder:
 
     def queue_is(self, now: float, running: int, waiting: int, lack: str = "") -> None:
         """Running and waiting requests from ``now`` on, and what the waiting ones lack."""
-        since, what = self._lack
-        if what and now > since:
-            self.short_of[what] = self.short_of.get(what, 0.0) + now - since
-        self._lack = now, lack
+        if lack != self._lack[1]:
+            self.lacks(now, lack)
         last = self.queue[-1] if self.queue else None
         if last is None or last[1] != running or last[2] != waiting:
             if last is not None and last[0] == now:
                 self.queue.pop()
             self.queue.append((now, running, waiting))
+
+    def lacks(self, now: float, what: str) -> None:
+        """From ``now`` on waiting requests lack ``what``; book the time until then."""
+        since, before = self._lack
+        if before and now > since:
+            self.short_of[before] = self.short_of.get(before, 0.0) + now - since
+        self._lack = now, what
 
     def step(self, row: StepRow, cost: StepCost) -> None:
         """One engine step; it joins the last row if nothing but its time differs."""
@@ -131,6 +137,22 @@ class Recorder:
             last.d2h_bytes += row.d2h_bytes
         else:
             self.rows.append(row)
+
+    def tokens(self, now: float, records: Iterable[RequestRecord]) -> None:
+        """Each of these requests has a token more."""
+        gaps: dict[float, int] = {}
+        for record in records:
+            record.sampled += 1
+            if record.last_token_s is None:
+                record.first_token_s = now
+            else:
+                gap = now - record.last_token_s
+                gaps[gap] = gaps.get(gap, 0) + 1
+                if gap > record.itl_max_s:
+                    record.itl_max_s = gap
+            record.last_token_s = now
+        for gap, count in gaps.items():
+            self.gap(gap, count)
 
     def gap(self, seconds: float, count: int = 1) -> None:
         """``count`` tokens came ``seconds`` after the one before."""

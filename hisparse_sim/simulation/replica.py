@@ -35,6 +35,7 @@ class Replica:
     mirroring_ranks: int
     """Ranks that write HiSparse's host pool: one if they share it."""
     warnings: tuple[str, ...]
+    single_step: bool
 
 
 def check_simulated(scenario: Scenario) -> None:
@@ -111,6 +112,7 @@ def build_replica(scenario: Scenario) -> Replica:
         ranks=scenario.tp,
         mirroring_ranks=1 if shares_host_pool(place(node, engine), engine) else scenario.tp,
         warnings=(*cost.warnings, *_warnings(scenario, pools)),
+        single_step=engine.single_step,
     )
 
 
