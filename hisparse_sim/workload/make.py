@@ -20,7 +20,7 @@ from hisparse_sim.workload.documents import Documents
 from hisparse_sim.workload.request import Workload
 from hisparse_sim.workload.sessions import Conversations
 from hisparse_sim.workload.singles import SingleRequests
-from hisparse_sim.workload.traces import TraceSessions
+from hisparse_sim.workload.traces import open_trace
 
 _MAKERS: dict[type, Callable[[Any, int], Workload]] = {
     ConversationsSpec: Conversations,
@@ -29,7 +29,7 @@ _MAKERS: dict[type, Callable[[Any, int], Workload]] = {
     StreamSpec: SingleRequests,
     AgenticCodingSpec: AgenticCoding,
     DocumentsSpec: Documents,
-    TraceSpec: TraceSessions,
+    TraceSpec: open_trace,
 }
 
 

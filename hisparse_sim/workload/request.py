@@ -75,6 +75,8 @@ class Workload(Protocol):
 
     concurrency: int | None
     """Sessions alive at a time; none: no cap."""
+    notes: list[str]
+    """What a person should know of it: lines of a trace that were left out."""
 
     def sessions(self) -> Iterator[Session]:
         """The stream from its beginning; the same on each call."""

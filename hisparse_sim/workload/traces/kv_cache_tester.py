@@ -8,8 +8,10 @@ entry of type ``subagent`` nests the requests of another agent, whose ``t`` star
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,7 +75,7 @@ def read_file(file: Path) -> RecordedSession:
 
     Raises InputError naming the file and the place in it.
     """
-    session = _load(file)
+    session = load(file)
     block_tokens = _whole(session, "block_size", str(file), least=1)
     if (scope := session.get("hash_id_scope", "local")) != "local":
         raise InputError(f"hash_id_scope is {scope!r}; only 'local' ids can be read", where=str(file))
@@ -92,11 +94,11 @@ def read_file(file: Path) -> RecordedSession:
     return RecordedSession(block_tokens, agent)
 
 
-def _load(file: Path) -> dict[str, Any]:
+def load(file: Path) -> dict[str, Any]:
+    """The JSON object that a file holds. Raises InputError with the place of what is wrong."""
+    data = _bytes_of(file)
     try:
-        session = json.loads(file.read_bytes())
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}", where=str(file)) from None
+        session = json.loads(data)
     except UnicodeDecodeError:
         raise InputError("is not UTF-8 text; a kv-cache-tester session is JSON", where=str(file)) from None
     except json.JSONDecodeError as error:
@@ -110,6 +112,19 @@ def _load(file: Path) -> dict[str, Any]:
     if not isinstance(session, dict):
         raise InputError("must hold a JSON object with 'requests'", where=str(file))
     return session
+
+
+def _bytes_of(file: Path) -> bytes:
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", where=str(file)) from None
+    if not data.startswith(b"\x1f\x8b"):
+        return data
+    try:
+        return gzip.decompress(data)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"the gzip is cut short or damaged: {error}", where=str(file)) from None
 
 
 def _agent(holder: dict[str, Any], where: str, name: str, block_tokens: int) -> Agent:

@@ -13,8 +13,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,42 +23,116 @@ import numpy.typing as npt
 
 from hisparse_sim.errors import InputError
 from hisparse_sim.scenario.workload import TraceSpec
-from hisparse_sim.workload.kv_cache_tester import Agent, AgentRequest, read_file
+from hisparse_sim.workload.lengths import Floats
 from hisparse_sim.workload.request import BlockHashes, RequestSpec, Session
+from hisparse_sim.workload.traces.kv_cache_tester import Agent, AgentRequest, read_file
 
 STAGGER_S = 60.0
 """Sessions of a folder start uniformly within so long: they were recorded at unrelated times, and a
 common start would be a burst that nobody recorded. A choice of this package."""
 
 
-class TraceSessions:
+class RecordedSessions:
     """The sessions of a file or folder, read one at a time.
 
-    Every file is read and checked when this is made, and again when its session is asked for, so
-    memory holds one session whatever the size of the folder. Under a cap on live sessions a start
-    time is the earliest, not the time itself. A lone file starts at 0.
+    Every file is read and checked when this is made (with ``check``, or where what is sent depends on
+    all times), and again when its session is asked for, so memory holds one session whatever the size of
+    the folder. Under a cap on live sessions a start time is the earliest, not the time itself. A lone file
+    starts at 0. Copies of a repeated trace start within the same minute as the rest.
     """
 
-    def __init__(self, spec: TraceSpec, seed: int) -> None:
+    def __init__(self, spec: TraceSpec, seed: int, *, check: bool) -> None:
+        self.spec = spec
         self.concurrency: int | None = spec.concurrency
+        self.notes: list[str] = []
         files = _files(spec.path)
         rng = np.random.Generator(np.random.PCG64(seed))
-        starts_s = rng.uniform(0, STAGGER_S, len(files)) if len(files) > 1 else np.zeros(1)
-        arrivals_s = [
-            start_s + np.array([recorded.start_s for recorded in read_session(file)])
-            for file, start_s in zip(files, starts_s, strict=True)
+        count = len(files) * spec.repeat
+        starts_s = rng.uniform(0, STAGGER_S, count) if count > 1 else np.zeros(1)
+        cut = spec.limit is not None or spec.from_s > 0 or spec.to_s is not None
+        plan = [
+            _Part(float(start_s), files[index % len(files)], index // len(files))
+            for index, start_s in enumerate(starts_s)
         ]
-        self._plan = sorted(
-            (float(start_s), file, count)
-            for start_s, file, count in zip(starts_s, files, _first(arrivals_s, spec.limit), strict=True)
-            if count
-        )
+        if check or cut or spec.skip_bad_lines:
+            plan = self._planned(plan, self._times(files))
+        self._plan = sorted(plan, key=lambda part: (part.start_s, part.file, part.copy))
 
     def sessions(self) -> Iterator[Session]:
         """The sessions, in order of their start."""
-        for start_s, file, count in self._plan:
-            requests = tuple(recorded.request for recorded in read_session(file)[:count])
-            yield Session(id=file.stem, requests=requests, start_s=start_s)
+        for part in self._plan:
+            recorded = read_session(part.file)[part.first : part.end]
+            start_s = max(0.0, part.start_s - self.spec.from_s)
+            suffix = f"#{part.copy + 1}" if part.copy else ""
+            ids = {r.request.id for r in recorded}
+            requests = tuple(
+                self._replayed(r, ids, part.start_s - self.spec.from_s - start_s, suffix) for r in recorded
+            )
+            yield Session(
+                id=part.file.name.split(".")[0] + suffix,
+                requests=requests,
+                start_s=start_s * self.spec.time_scale,
+            )
+
+    def _replayed(self, recorded: Recorded, ids: set[str], shift_s: float, suffix: str) -> RequestSpec:
+        """A request as it is sent; one whose predecessors were cut off comes at its time."""
+        asked = recorded.request
+        after = tuple(name + suffix for name in asked.after if name in ids)
+        delay_s = asked.delay_s if after or not asked.after else max(0.0, recorded.start_s + shift_s)
+        content = asked.content
+        assert isinstance(content, BlockHashes)
+        return replace(
+            asked,
+            id=asked.id + suffix,
+            after=after,
+            delay_s=delay_s * self.spec.time_scale,
+            content=content._replace(scope=f"{content.scope}{suffix}"),
+        )
+
+    def _times(self, files: list[Path]) -> dict[Path, Floats]:
+        """When each request was recorded, by file; files that cannot be used are left out as allowed."""
+        times_s = {}
+        for file in files:
+            try:
+                times_s[file] = np.array([recorded.start_s for recorded in read_session(file)])
+            except InputError as error:
+                if len(self.notes) >= self.spec.skip_bad_lines:
+                    raise
+                self.notes.append(f"session left out: {error}")
+        if not times_s:
+            raise InputError("holds no session that can be used", where=str(self.spec.path))
+        return times_s
+
+    def _planned(self, plan: list[_Part], times_s: dict[Path, Floats]) -> list[_Part]:
+        """What of each session is sent, after the cut and the limit."""
+        spec = self.spec
+        to_s = math.inf if spec.to_s is None else spec.to_s
+        parts, arrivals_s = [], []
+        for part in plan:
+            if part.file not in times_s:
+                continue
+            at_s = part.start_s + times_s[part.file]
+            first, end = np.searchsorted(at_s, [spec.from_s, to_s]).tolist()
+            parts.append(replace(part, first=first, end=end))
+            arrivals_s.append(at_s[first:end])
+        counts = _first(arrivals_s, spec.limit)
+        kept = [
+            replace(part, end=part.first + count) for part, count in zip(parts, counts, strict=True) if count
+        ]
+        if not kept:
+            raise InputError("no request arrives between from_s and to_s", where="workload.from_s")
+        return kept
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Requests ``first`` to ``end`` of a file, as they come when it starts at ``start_s``."""
+
+    start_s: float
+    file: Path
+    copy: int
+    first: int = 0
+    end: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +151,7 @@ def read_session(file: Path) -> list[Recorded]:
     """
     session = read_file(file)
     placed: list[Recorded] = []
-    _place(session.agent, 0.0, (), file.stem, session.block_tokens, placed)
+    _place(session.agent, 0.0, (), file.name.split(".")[0], session.block_tokens, placed)
     return sorted(placed, key=lambda recorded: recorded.start_s)
 
 
@@ -164,7 +239,7 @@ def _files(path: Path) -> list[Path]:
     if not path.exists():
         raise InputError("no such file or folder; give a session file or a folder of them", where=str(path))
     try:
-        files = sorted(child for child in path.iterdir() if child.suffix == ".json")
+        files = sorted(child for child in path.iterdir() if child.name.endswith((".json", ".json.gz")))
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", where=str(path)) from None
     if not files:

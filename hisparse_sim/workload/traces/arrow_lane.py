@@ -1,0 +1,206 @@
+"""The fast lane: whole blocks of lines, read by Arrow.
+
+A block goes this way only if all of it reads as the fields it should have; whatever is odd or wrong in it is
+left to the slow lane, which reads line by line and names what it cannot use. Both give the same columns.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hisparse_sim.workload.lengths import Floats
+from hisparse_sim.workload.traces.batch import Batch, IdLists
+from hisparse_sim.workload.traces.blocks import Block
+from hisparse_sim.workload.traces.rows import KINDS, clock, id_list, pause, text, whole
+
+Lane = Callable[[Block], Batch | None]
+"""The columns of a block, or none if it must be read line by line."""
+
+_PIECE_BYTES = 2**20
+
+
+def json_lane(line: bytes, fields: Mapping[str, str]) -> Lane | None:
+    """For lines that look like ``line``, with the (dotted) names of ``fields``; none if Arrow has no type."""
+    import pyarrow as pa
+    import pyarrow.json as pa_json
+
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    types = {field: _type(field, _at(row, name)) for field, name in fields.items()}
+    if not isinstance(row, dict) or None in types.values():
+        return None
+    schema = pa.schema(_nested({name.split(".")[0]: None for name in fields.values()}, fields, types))
+    read = pa_json.ReadOptions(block_size=_PIECE_BYTES)
+    parse = pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+
+    def lane(block: Block) -> Batch | None:
+        if not _is_text(block.text):
+            return None
+        try:
+            table = pa_json.read_json(pa.py_buffer(block.text), read_options=read, parse_options=parse)
+            return _batch(block, {field: _column(table, name) for field, name in fields.items()})
+        except (pa.ArrowException, ValueError):
+            return None
+
+    return lane
+
+
+def table_lane(line: bytes, header: Sequence[str], fields: Mapping[str, str]) -> Lane | None:
+    """For a table with ``header`` whose rows look like ``line``."""
+    import pyarrow as pa
+    import pyarrow.csv as pa_csv
+
+    row = dict(zip(header, line.decode(errors="replace").strip().split(","), strict=False))
+    types = {field: _type(field, _number_or_text(row.get(name, ""))) for field, name in fields.items()}
+    if None in types.values():
+        return None
+    convert = pa_csv.ConvertOptions(
+        column_types={fields[field]: type_ for field, type_ in types.items()},
+        include_columns=list(fields.values()),
+        null_values=["", "null"],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=True,
+    )
+    read = pa_csv.ReadOptions(block_size=_PIECE_BYTES, column_names=list(header))
+
+    def lane(block: Block) -> Batch | None:
+        if not _is_text(block.text):
+            return None
+        try:
+            table = pa_csv.read_csv(pa.py_buffer(block.text), read_options=read, convert_options=convert)
+            return _batch(block, {field: table.column(name) for field, name in fields.items()})
+        except (pa.ArrowException, ValueError):
+            return None
+
+    return lane
+
+
+def _type(field: str, example: Any) -> Any:
+    """The Arrow type of a field whose first value is ``example``; none if there is none."""
+    import pyarrow as pa
+
+    kind = KINDS[field]
+    if kind is clock:
+        return pa.string() if isinstance(example, str) else pa.float64()
+    if kind is text:
+        return pa.int64() if isinstance(example, int) else pa.string()
+    if kind is whole:
+        return pa.int64()
+    if kind is pause:
+        return pa.float64()
+    return pa.list_(pa.int64()) if kind is id_list else None
+
+
+def _nested(names: Mapping[str, None], fields: Mapping[str, str], types: Mapping[str, Any]) -> list[Any]:
+    """Fields of a schema: ``usage.prompt_tokens`` is one within the struct ``usage``."""
+    import pyarrow as pa
+
+    found = []
+    for name in names:
+        inside = {f: n[len(name) + 1 :] for f, n in fields.items() if n.startswith(name + ".")}
+        if inside:
+            struct = _nested({n.split(".")[0]: None for n in inside.values()}, inside, types)
+            found.append(pa.field(name, pa.struct(struct)))
+        else:
+            field = next(f for f, n in fields.items() if n == name)
+            found.append(pa.field(name, types[field]))
+    return found
+
+
+def _column(table: Any, name: str) -> Any:
+    import pyarrow.compute as pc
+
+    first, *rest = name.split(".")
+    column = table.column(first)
+    for key in rest:
+        column = pc.struct_field(column, key)
+    return column
+
+
+def _at(row: Any, name: str) -> Any:
+    for key in name.split("."):
+        row = row.get(key) if isinstance(row, dict) else None
+    return row
+
+
+def _batch(block: Block, columns: dict[str, Any]) -> Batch:
+    """The block as columns. Raises ValueError if a line has no row or a needed value is missing."""
+    count = block.text.count(b"\n") + (not block.text.endswith(b"\n"))
+    if any(len(column) != count for column in columns.values()):
+        raise ValueError("lines without a row")
+    prompts, outputs = columns.pop("prompt_tokens"), columns.pop("output_tokens")
+    if prompts.null_count or outputs.null_count:
+        raise ValueError("missing lengths")
+    arrivals, ids = columns.pop("arrival_s", None), columns.pop("hash_ids", None)
+    return Batch(
+        np.arange(block.line, block.line + count, dtype=np.int64),
+        np.full(count, np.nan) if arrivals is None else _times(arrivals),
+        prompts.to_numpy(),
+        outputs.to_numpy(),
+        None if ids is None else _id_lists(ids),
+        {field: _values(field, column) for field, column in columns.items()},
+    )
+
+
+def _times(column: Any) -> Floats:
+    import pyarrow as pa
+
+    if column.type != pa.string():
+        times: Floats = column.to_numpy().copy()
+        if np.any(np.isinf(times)):
+            raise ValueError("infinite")
+        return times
+    texts = column.to_pylist()
+    try:  # dates all alike, as numpy reads them
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            if min(len(at or "") for at in texts) < len("2023-11-16"):
+                raise ValueError(texts)
+            return np.asarray(np.array(texts, dtype="datetime64[ns]").astype(np.int64) / 1e9)
+    except (ValueError, UserWarning, DeprecationWarning):  # with a zone, for one
+        return np.array([np.nan if at is None else clock(at) for at in texts], dtype=np.float64)
+
+
+def _id_lists(column: Any) -> IdLists:
+    import pyarrow.compute as pc
+
+    lists = column.combine_chunks()
+    flat = pc.list_flatten(lists)
+    if flat.null_count:
+        raise ValueError("an id is null")
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
+    return IdLists(flat.to_numpy(), np.cumsum(lengths, dtype=np.int64))
+
+
+def _values(field: str, column: Any) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    if KINDS[field] is text and (column.type == "int64" or "" in values):
+        return [None if value is None or value == "" else str(value) for value in values]
+    if KINDS[field] is pause and any(value is not None and not value >= 0 for value in values):
+        raise ValueError("a negative pause")
+    return values
+
+
+def _number_or_text(word: str) -> float | str:
+    """A number if it is one. Text of a table is never a number to Arrow, whatever the first looks like."""
+    try:
+        return float(word)
+    except ValueError:
+        return word
+
+
+def _is_text(block: bytes) -> bool:
+    if block.isascii():
+        return True
+    try:
+        block.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

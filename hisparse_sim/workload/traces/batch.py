@@ -1,0 +1,233 @@
+"""Requests of a trace as columns, many at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from hisparse_sim.errors import InputError
+from hisparse_sim.workload.lengths import Floats, Ints
+
+T = TypeVar("T")
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class IdLists:
+    """A list of ids for each request, one behind the other: ``flat[ends[i - 1]:ends[i]]``."""
+
+    flat: Ints
+    ends: Ints
+
+    @property
+    def lengths(self) -> Ints:
+        """How many each has."""
+        return np.diff(self.ends, prepend=0)
+
+    def of(self, index: int) -> Ints:
+        """The ids of one request."""
+        return self.flat[self.ends[index - 1] if index else 0 : self.ends[index]]
+
+    def take(self, keep: Ints) -> IdLists:
+        """Those of some requests, by index in ascending order."""
+        lengths = self.lengths
+        kept = np.zeros(len(lengths), dtype=bool)
+        kept[keep] = True
+        return IdLists(self.flat[np.repeat(kept, lengths)], np.cumsum(lengths[keep]))
+
+
+@dataclass(slots=True)
+class Batch:
+    """Some requests in the order of their file.
+
+    ``arrival_s`` is NaN where the file gives none; before ``check`` it is in the file's own clock.
+    ``more``: columns that a format may leave out, as lists with one value a request, None where a row
+    has none. ``copy``: of a repeated trace, from 0.
+    """
+
+    lines: Ints
+    arrival_s: Floats
+    prompt_tokens: Ints
+    output_tokens: Ints
+    ids: IdLists | None = None
+    more: dict[str, list[Any]] = field(default_factory=dict)
+    copy: int = 0
+    problems: list[tuple[int, str]] = field(default_factory=list)
+    """Lines that could not be read, and why; they have no row here."""
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def take(self, keep: Ints) -> Batch:
+        """Some of the requests, by index in ascending order."""
+        return Batch(
+            self.lines[keep],
+            self.arrival_s[keep],
+            self.prompt_tokens[keep],
+            self.output_tokens[keep],
+            self.ids.take(keep) if self.ids is not None else None,
+            {name: [column[i] for i in keep.tolist()] for name, column in self.more.items()},
+            self.copy,
+        )
+
+
+class BadLines:
+    """Lines left out of a trace, up to a number; one more is an error."""
+
+    SHOWN = 5
+
+    def __init__(self, path: object, allowed: int) -> None:
+        self._path = path
+        self._allowed = allowed
+        self.count = 0
+        self.first: list[str] = []
+
+    def leave_out(self, line: int, problem: str) -> None:
+        """Count a line. Raises InputError when it is one too many."""
+        where = f"{self._path}:{line}"
+        if self.count >= self._allowed:
+            if self._allowed:
+                problem += f" (after {self.count} bad lines that were left out)"
+            raise InputError(problem, where=where)
+        self.count += 1
+        if len(self.first) < self.SHOWN:
+            self.first.append(f"{where}: {problem}")
+
+    def notes(self) -> list[str]:
+        """What a person should know."""
+        if not self.count:
+            return []
+        more = f", and {self.count - len(self.first)} more" if self.count > len(self.first) else ""
+        return [f"bad lines left out: {self.count} ({'; '.join(self.first)}{more})"]
+
+
+class Recent(Generic[T]):
+    """A dictionary that forgets: it holds the last ``size`` to 2 x ``size`` keys that were asked for."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._new: dict[Hashable, T] = {}
+        self._old: dict[Hashable, T] = {}
+
+    def get(self, key: Hashable) -> T | None:
+        """The value, if it is remembered."""
+        value = self._new.get(key)
+        if value is None and self._old:
+            value = self._old.pop(key, None)
+            if value is not None:
+                self.put(key, value)
+        return value
+
+    def put(self, key: Hashable, value: T) -> None:
+        """Remember a value."""
+        if len(self._new) >= self._size:
+            self._old, self._new = self._new, {}
+        self._new[key] = value
+
+
+class Checker:
+    """Finds what no column can have: checks batches in the order of the file and sets the clock to 0.
+
+    ``block_tokens`` of ``hash_ids``; none: each row says. ``from_first``: the first arrival is time 0,
+    else the file's clock already begins there. Rows that fail go to ``bad``.
+    """
+
+    REMEMBERED_IDS = 500_000
+    """An id that comes again is found within so many rows at least."""
+
+    def __init__(
+        self, bad: BadLines, *, block_tokens: int | None, from_first: bool, timed: bool, unit_s: float | None
+    ) -> None:
+        self._bad = bad
+        self._block_tokens = block_tokens
+        self._from_first = from_first
+        self._timed = timed
+        self._unit_s = unit_s
+        self._origin: float | None = None
+        self._last_s = -np.inf
+        self._ids: Recent[bool] = Recent(self.REMEMBERED_IDS)
+
+    def check(self, batch: Batch) -> Batch:
+        """The rows that can be used, their arrivals in seconds. Raises InputError for too many others."""
+        wrong: dict[int, str] = {}
+
+        def find(mask: Mask, problem: Callable[[int], str]) -> None:
+            for i in np.flatnonzero(mask).tolist():
+                wrong.setdefault(i, problem(i))
+
+        prompts, outputs, times = batch.prompt_tokens, batch.output_tokens, batch.arrival_s
+        find(prompts < 1, lambda i: f"the prompt has {prompts[i]} tokens; it must have at least 1")
+        find(outputs < 0, lambda i: f"the output has {outputs[i]} tokens; it must have 0 or more")
+        find(times < 0, lambda i: f"the time {times[i]:g} is negative")
+        if self._timed:
+            find(np.isnan(times), lambda _: "the time of arrival is missing")
+        if batch.ids is not None:
+            self._check_ids(batch, batch.ids, find)
+        if "id" in batch.more:
+            self._check_names(batch.more["id"], wrong)
+        good = np.ones(len(batch), dtype=bool)
+        good[list(wrong)] = False
+        self._set_clock(times, good)
+        latest = np.fmax.accumulate(np.concatenate(([self._last_s], np.where(good, times, -np.inf))))
+        find(
+            good & (times < latest[:-1]),
+            lambda i: f"arrives {latest[i] - times[i]:.6g} s before a line above it; sort the file by time",
+        )
+        self._last_s = float(latest[-1])
+        problems = batch.problems + [(int(batch.lines[i]), problem) for i, problem in wrong.items()]
+        for line, problem in sorted(problems):
+            self._bad.leave_out(line, problem)
+        if not wrong:
+            return batch
+        good[list(wrong)] = False
+        return batch.take(np.flatnonzero(good))
+
+    def _check_ids(self, batch: Batch, ids: IdLists, find: Callable[..., None]) -> None:
+        lengths = ids.lengths
+        block = (
+            np.full(len(batch), self._block_tokens)
+            if self._block_tokens
+            else np.array([size or 1 for size in batch.more["block_tokens"]], dtype=np.int64)
+        )
+        has = lengths > 0 if self._block_tokens is None else np.ones(len(batch), dtype=bool)
+        prompts, totals = batch.prompt_tokens, batch.prompt_tokens + batch.output_tokens
+        find(
+            has & (lengths < prompts // block),
+            lambda i: f"has {lengths[i]} hash ids, too few for {prompts[i]} tokens in blocks of {block[i]}",
+        )
+        find(
+            has & (lengths > -(-totals // block)),
+            lambda i: f"has {lengths[i]} hash ids, too many for {totals[i]} tokens in blocks of {block[i]}",
+        )
+
+    def _check_names(self, names: list[Any], wrong: dict[int, str]) -> None:
+        for i, name in enumerate(names):
+            if name is None:
+                continue
+            if self._ids.get(name):
+                wrong.setdefault(i, f"the id {name!r} was used before")
+            else:
+                self._ids.put(name, True)
+
+    def _set_clock(self, times: Floats, good: Mask) -> None:
+        """Turn the file's clock into seconds, in place."""
+        if self._origin is None:
+            first = next((float(t) for t in times[good] if not np.isnan(t)), None)
+            if first is None:
+                return
+            self._origin = first if self._from_first else 0.0
+            if self._unit_s is None:
+                self._unit_s = unit_of_s(first)
+        if self._origin:
+            times -= self._origin
+        if self._unit_s is not None and self._unit_s != 1.0:
+            times /= round(1 / self._unit_s)
+
+
+def unit_of_s(clock: float) -> float:
+    """Seconds a tick of a clock that shows ``clock``: seconds, or ms, us or ns since 1970."""
+    return next((unit for bound, unit in ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3)) if clock > bound), 1.0)

@@ -1,0 +1,98 @@
+"""Files of lines, read in pieces: plain or gzip, never more than one piece in memory."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from hisparse_sim.errors import InputError
+
+BLOCK_BYTES = 4 * 2**20
+_LONGEST_LINE_BYTES = 256 * 2**20
+_HEAD_BYTES = 256 * 2**10
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+class Block(NamedTuple):
+    """Whole lines; only the last of a file may lack its end. ``line``: the number of the first, from 1."""
+
+    line: int
+    text: bytes
+
+
+def read_blocks(path: Path, *, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
+    """The lines of ``path`` in pieces of about ``block_bytes``.
+
+    Raises InputError for a file that cannot be read, is UTF-16, ends inside its gzip stream or holds
+    no line end for very long.
+    """
+    line, rest = 1, b""
+    try:
+        with _open(path) as file:
+            while piece := file.read(block_bytes):
+                if line == 1 and not rest:
+                    piece = _without_mark(piece, path)
+                end = piece.rfind(b"\n") + 1
+                if not end:
+                    rest += piece
+                    if len(rest) > _LONGEST_LINE_BYTES:
+                        raise InputError(
+                            f"has no line end within {_LONGEST_LINE_BYTES >> 20} MiB", where=f"{path}:{line}"
+                        )
+                    continue
+                text, rest = rest + piece[:end], piece[end:]
+                yield Block(line, text)
+                line += text.count(b"\n")
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(
+            f"the gzip is cut short or damaged from here on: {error}", where=f"{path}:{line}"
+        ) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", where=str(path)) from None
+    if rest:
+        yield Block(line, rest)
+
+
+def read_head(path: Path) -> bytes:
+    """The first lines of ``path``: at least one, unless that is very long. Empty for an empty file."""
+    for block in read_blocks(path, block_bytes=_HEAD_BYTES):
+        return block.text
+    return b""
+
+
+def read_start(path: Path, count: int) -> bytes:
+    """The first ``count`` bytes, unpacked. Raises InputError."""
+    try:
+        with _open(path) as file:
+            return file.read(count)
+    except EOFError:
+        raise InputError("the gzip is cut short", where=f"{path}:1") from None
+    except (zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"the gzip is damaged: {error}", where=str(path)) from None
+    except FileNotFoundError:
+        raise InputError("no such file or folder", where=str(path)) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", where=str(path)) from None
+
+
+def text_of(line: bytes) -> str:
+    """A line as text. Raises ValueError with what is wrong."""
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start + 1} of the line is not UTF-8 text; mixed encodings?") from None
+
+
+def _open(path: Path) -> IO[bytes]:
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    return gzip.open(path, "rb") if packed else path.open("rb")  # type: ignore[return-value]
+
+
+def _without_mark(text: bytes, path: Path) -> bytes:
+    if text.startswith(_UTF16):
+        raise InputError("is UTF-16 text; save it as UTF-8", where=f"{path}:1")
+    return text.removeprefix(b"\xef\xbb\xbf")

@@ -1,0 +1,204 @@
+"""Traces with a row a request: checked, cut, repeated, stretched and handed on as sessions.
+
+Memory holds one batch of rows, however long the file; what grows is only what the names of sessions need
+where requests wait for each other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hisparse_sim.errors import InputError
+from hisparse_sim.scenario.workload import TraceSpec
+from hisparse_sim.workload.request import Session
+from hisparse_sim.workload.traces.batch import BadLines, Batch, Checker
+from hisparse_sim.workload.traces.bench_result import bench_clients, read_bench_result
+from hisparse_sim.workload.traces.blocks import read_head, read_start
+from hisparse_sim.workload.traces.formats import Layout, find_layout
+from hisparse_sim.workload.traces.lines import read_json_lines, read_table
+from hisparse_sim.workload.traces.parquet import parquet_layout, read_parquet
+from hisparse_sim.workload.traces.played import sessions_of
+
+Reader = Callable[[], Iterator[Batch]]
+
+
+class FlatTrace:
+    """The requests of a file, each its own session or, in a saved workload, sessions as they were.
+
+    With ``check`` the file is read through once here, so that whatever is wrong with it is said first.
+    """
+
+    def __init__(
+        self,
+        spec: TraceSpec,
+        reader: Reader,
+        checker: Callable[[BadLines], Checker],
+        *,
+        layout: Layout | None,
+        concurrency: int | None,
+        check: bool,
+    ) -> None:
+        self.spec = spec
+        self.concurrency = spec.concurrency or concurrency
+        self.layout = layout
+        self.notes: list[str] = []
+        self._reader = reader
+        self._checker = checker
+        if check:
+            for _ in self._checked():
+                pass
+
+    @property
+    def simple(self) -> bool:
+        """Whether each row is a session of its own that says nothing row by row."""
+        fields: Mapping[str, str] = self.layout.fields if self.layout else {}
+        return not {"delay_s", "after", "segments", "kept_ids", "block_tokens"} & set(fields)
+
+    def sessions(self) -> Iterator[Session]:
+        """The sessions, in the order of the file."""
+        return sessions_of(self.batches(), self.spec.path, self.layout)
+
+    def batches(self) -> Iterator[Batch]:
+        """The requests that are sent, with the times they are sent at."""
+        spec, left = self.spec, self.spec.limit
+        for batch in self._repeated():
+            if spec.time_scale != 1.0:
+                batch.arrival_s = batch.arrival_s * spec.time_scale
+                if "delay_s" in batch.more:
+                    delays = batch.more["delay_s"]
+                    batch.more["delay_s"] = [None if d is None else d * spec.time_scale for d in delays]
+            if left is not None:
+                batch = batch.take(np.arange(min(left, len(batch))))
+                left -= len(batch)
+            yield batch
+            if left == 0:
+                return
+
+    def _repeated(self) -> Iterator[Batch]:
+        """Copy after copy; each starts where the next request would have come."""
+        count, first_s, last_s = 0, 0.0, 0.0
+        for copy in range(self.spec.repeat):
+            gap_s = (last_s - first_s) / (count - 1) if count > 1 else 0.0
+            shift_s = copy * (last_s - first_s + gap_s)
+            for batch in self._cut():
+                if not copy and len(batch):
+                    first_s = float(batch.arrival_s[0]) if not count else first_s
+                    last_s, count = float(batch.arrival_s[-1]), count + len(batch)
+                if copy:
+                    batch.copy = copy
+                    batch.arrival_s = batch.arrival_s + shift_s
+                yield batch
+
+    def _cut(self) -> Iterator[Batch]:
+        from_s, to_s = self.spec.from_s, self.spec.to_s
+        kept = 0
+        for batch in self._checked():
+            if from_s or to_s is not None:
+                if np.any(np.isnan(batch.arrival_s)):
+                    raise InputError(
+                        "requests without times of arrival cannot be cut by time",
+                        where=f"{self.spec.path}:{batch.lines[0]}",
+                    )
+                inside = (batch.arrival_s >= from_s) & (batch.arrival_s < (np.inf if to_s is None else to_s))
+                done = to_s is not None and len(batch) > 0 and batch.arrival_s[-1] >= to_s
+                batch = batch.take(np.flatnonzero(inside))
+                batch.arrival_s = batch.arrival_s - from_s
+            else:
+                done = False
+            kept += len(batch)
+            yield batch
+            if done:
+                break
+        if not kept:
+            raise InputError("no request arrives between from_s and to_s", where="workload.from_s")
+
+    def _checked(self) -> Iterator[Batch]:
+        bad = BadLines(self.spec.path, self.spec.skip_bad_lines)
+        checker = self._checker(bad)
+        found = False
+        try:
+            for batch in self._reader():
+                batch = checker.check(batch)
+                found = found or len(batch) > 0
+                yield batch
+        finally:
+            if len(bad.notes()) >= len(self.notes):
+                self.notes = bad.notes()
+        if not found:
+            raise InputError("holds no requests", where=str(self.spec.path))
+
+
+def is_document(path: Path) -> bool:
+    """Whether a file is one JSON object as a whole, and not lines or a table."""
+    suffix = path.name.removesuffix(".gz").rpartition(".")[2]
+    if suffix in ("jsonl", "ndjson", "csv", "parquet") or _is_parquet(path):
+        return False
+    if read_start(path, 4096).lstrip()[:1] != b"{":
+        return suffix == "json"
+    first, _, rest = read_head(path).lstrip().partition(b"\n")
+    try:
+        row = json.loads(first)
+    except (ValueError, RecursionError):
+        return True
+    whole = suffix == "json" and not rest.strip()
+    return whole or not isinstance(row, dict) or "input_lens" in row or "requests" in row
+
+
+def open_file(spec: TraceSpec, *, check: bool) -> FlatTrace:
+    """A file of lines or a Parquet file. Raises InputError."""
+    path = spec.path
+    parquet = _is_parquet(path)
+    layout = parquet_layout(path, spec.format) if parquet else find_layout(path, spec.format)
+    timed = "arrival_s" in layout.fields
+    concurrency = layout.meta.get("concurrency")
+    if not timed and not layout.played and not spec.concurrency:
+        names = " or ".join(layout.format.names["arrival_s"][:3])
+        raise InputError(
+            f"no times of arrival; {layout.format.name} calls them {names}. To send one request after the"
+            " other, say how many at a time (concurrency)",
+            where=f"{path}:{max(1, layout.first_line - 1)}",
+        )
+
+    def checker(bad: BadLines) -> Checker:
+        return Checker(
+            bad,
+            block_tokens=layout.format.block_tokens,
+            from_first=layout.from_first,
+            timed=timed and not layout.played,
+            unit_s=layout.format.unit_s if layout.from_first else 1.0,
+        )
+
+    def reader() -> Iterator[Batch]:
+        if parquet:
+            return read_parquet(path, layout.fields)
+        if layout.header is not None:
+            return read_table(path, layout.header, layout.fields)
+        return read_json_lines(path, layout.fields, first_line=layout.first_line)
+
+    return FlatTrace(spec, reader, checker, layout=layout, concurrency=concurrency, check=check)
+
+
+def open_bench_result(spec: TraceSpec, result: Mapping[str, Any], *, check: bool) -> FlatTrace:
+    """The requests of a benchmark. Raises InputError."""
+    timed = bool(result.get("start_times"))
+
+    def checker(bad: BadLines) -> Checker:
+        return Checker(bad, block_tokens=None, from_first=True, timed=timed, unit_s=1.0)
+
+    return FlatTrace(
+        spec,
+        lambda: read_bench_result(spec.path, result),
+        checker,
+        layout=None,
+        concurrency=bench_clients(result),
+        check=check,
+    )
+
+
+def _is_parquet(path: Path) -> bool:
+    return read_start(path, 4) == b"PAR1"

@@ -1,0 +1,196 @@
+"""Rows of a trace, one at a time, made into columns: what each field may hold, and what is wrong with it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from hisparse_sim.workload.traces.batch import Batch, IdLists
+
+NEEDED = ("arrival_s", "prompt_tokens", "output_tokens")
+"""Columns of their own in a batch; all other fields may be left out."""
+
+
+def whole(value: Any) -> int:
+    """A whole number. Raises ValueError."""
+    if isinstance(value, str):
+        try:
+            return int(value)
+        except ValueError:
+            value = _float(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != math.floor(value):
+        raise ValueError("it must be a whole number")
+    if abs(value) >= 2**63:
+        raise ValueError("it must be a number of less than 19 digits")
+    return int(value)
+
+
+def number(value: Any) -> float:
+    """A finite number. Raises ValueError."""
+    if isinstance(value, str):
+        value = _float(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError("it must be a number")
+    return float(value)
+
+
+def clock(value: Any) -> float:
+    """A time: a number, or text as 2023-11-16 18:17:03.97 in seconds since 1970. Raises ValueError."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return from_iso(value)
+    return number(value)
+
+
+def from_iso(text: str) -> float:
+    """Seconds since 1970 of a date and time; UTC where it names no zone. Raises ValueError."""
+    text = text.strip()
+    try:
+        if len(text) < len("2023-11-16"):  # a year alone would be a time, too
+            raise ValueError(text)
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("it must be a number or a time such as 2023-11-16 18:17:03.97") from None
+    if at.tzinfo is None:
+        return int(np.datetime64(text, "ns").astype(np.int64)) / 1e9  # with all its digits
+    return at.astimezone(UTC).timestamp()
+
+
+def pause(value: Any) -> float:
+    """Seconds >= 0. Raises ValueError."""
+    if (seconds := number(value)) < 0:
+        raise ValueError("it must be a number of seconds >= 0")
+    return seconds
+
+
+def text(value: Any) -> str:
+    """Text, or a number as text. Raises ValueError."""
+    if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        return str(value)
+    raise ValueError("it must be text")
+
+
+def id_list(value: Any) -> list[int]:
+    """A list of whole numbers. Raises ValueError."""
+    try:
+        ids = np.array(value) if value else np.zeros(0, dtype=np.int64)
+    except ValueError:
+        ids = np.zeros(1, dtype=object)
+    if not isinstance(value, list) or ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise ValueError("it must be a list of whole numbers")
+    return value
+
+
+def names(value: Any) -> list[str]:
+    """A list of texts; in a table, words. Raises ValueError."""
+    if isinstance(value, str):
+        return value.split()
+    if isinstance(value, list) and all(isinstance(name, str) for name in value):
+        return value
+    raise ValueError("it must be a list of ids")
+
+
+def pieces(value: Any) -> list[Any]:
+    """A list of [stream, first token, tokens]. Raises ValueError."""
+    if not isinstance(value, list) or not all(_is_piece(piece) for piece in value):
+        raise ValueError("it must be a list of [stream, first token, tokens]")
+    return value
+
+
+def tags(value: Any) -> dict[str, str]:
+    """A mapping of texts. Raises ValueError."""
+    if isinstance(value, dict) and all(isinstance(part, str) for pair in value.items() for part in pair):
+        return value
+    raise ValueError("it must be a mapping of texts")
+
+
+KINDS: dict[str, Callable[[Any], Any]] = {
+    "arrival_s": clock,
+    "prompt_tokens": whole,
+    "output_tokens": whole,
+    "id": text,
+    "session": text,
+    "priority": whole,
+    "prefix_group": text,
+    "prefix_tokens": whole,
+    "hash_ids": id_list,
+    "block_tokens": whole,
+    "kept_ids": whole,
+    "scope": text,
+    "segments": pieces,
+    "after": names,
+    "delay_s": pause,
+    "tags": tags,
+}
+"""Every field of a trace, and how its values are read."""
+
+
+class Rows:
+    """Collects rows; ``fields`` gives the name that each field has in the file."""
+
+    def __init__(self, fields: Mapping[str, str]) -> None:
+        self._fields = [(field, name, KINDS[field]) for field, name in fields.items()]
+        self._columns: dict[str, list[Any]] = {field: [] for field in fields}
+        self._lines: list[int] = []
+
+    def add(self, line: int, get: Callable[[str], Any]) -> None:
+        """Take a row, whose values ``get`` gives by name. Raises ValueError; the row is then left out."""
+        values: list[Any] = []
+        for field, name, kind in self._fields:
+            value = get(name)
+            if value is None or value == "":
+                if field in NEEDED[1:]:
+                    raise ValueError(f"'{name}' is missing")
+                values.append(None)
+                continue
+            try:
+                values.append(kind(value))
+            except ValueError as error:
+                raise ValueError(f"'{name}' is {_shown(value)}; {error}") from None
+        for column, value in zip(self._columns.values(), values, strict=True):
+            column.append(value)
+        self._lines.append(line)
+
+    def batch(self) -> Batch:
+        """The rows so far as columns."""
+        count, columns = len(self._lines), dict(self._columns)
+        arrivals = columns.pop("arrival_s", [None] * count)
+        return Batch(
+            np.array(self._lines, dtype=np.int64),
+            np.array([math.nan if at is None else at for at in arrivals], dtype=np.float64),
+            np.array(columns.pop("prompt_tokens"), dtype=np.int64),
+            np.array(columns.pop("output_tokens"), dtype=np.int64),
+            id_lists(columns.pop("hash_ids")) if "hash_ids" in columns else None,
+            columns,
+        )
+
+
+def id_lists(lists: list[list[int] | None]) -> IdLists:
+    """Lists one behind the other; ids of 64 bits without a sign keep their bits."""
+    known = [ids or [] for ids in lists]
+    flat = [i if i < 2**63 else i - 2**64 for ids in known for i in ids]
+    return IdLists(np.array(flat, dtype=np.int64), np.cumsum([len(ids) for ids in known], dtype=np.int64))
+
+
+def _is_piece(piece: Any) -> bool:
+    if not isinstance(piece, list) or len(piece) != 3 or not isinstance(piece[0], str):
+        return False
+    return all(type(part) is int and part >= 0 for part in piece[1:])
+
+
+def _float(value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise ValueError("it must be a number") from None
+
+
+def _shown(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else shown[:57] + "..."
