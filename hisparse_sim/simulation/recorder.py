@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import add
 
 from hisparse_sim.cost.work import StepCost
 
@@ -71,12 +72,12 @@ class Recorder:
     """Inter-token latencies in seconds, to the microsecond, with their counts."""
     gaps_s: float = 0.0
     """Their exact sum."""
-    parts: dict[str, float] = field(default_factory=dict)
-    """Seconds of engine steps by part of their cost; ``link``: waiting for a transfer."""
+    cost: StepCost = field(default_factory=StepCost)
+    """Of all steps together."""
+    link_s: float = 0.0
+    """Steps waited so long for transfers, beyond their cost."""
     short_of: dict[str, float] = field(default_factory=dict)
     """Seconds during which requests waited, by what they lacked."""
-    lookups_rows: float = 0.0
-    misses_rows: float = 0.0
     steps: int = 0
     busy_s: float = 0.0
     prompt_tokens: int = 0
@@ -85,6 +86,13 @@ class Recorder:
     loaded_tokens: int = 0
     preemptions: int = 0
     _lack: tuple[float, str] = (0.0, "")
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Seconds of engine steps by part of their cost; ``link``: waiting for a transfer."""
+        named = zip(StepCost._fields, self.cost, strict=True)
+        parts = {name.removesuffix("_s"): value for name, value in named if name.endswith("_s") and value}
+        return parts | ({"link": self.link_s} if self.link_s else {})
 
     def queue_is(self, now: float, running: int, waiting: int, lack: str = "") -> None:
         """Running and waiting requests from ``now`` on, and what the waiting ones lack."""
@@ -108,15 +116,10 @@ class Recorder:
         self.steps += 1
         seconds = row.end_s - row.start_s
         self.busy_s += seconds
-        self.lookups_rows += cost.lookups_rows
-        self.misses_rows += cost.misses_rows
-        parts = self.parts
-        for name, value in zip(_PARTS, cost, strict=False):
-            if value:
-                parts[name] = parts.get(name, 0.0) + value
+        self.cost = StepCost(*map(add, self.cost, cost))
         stall = seconds - cost.total_s
         if stall > _ROUNDING_S:
-            parts["link"] = parts.get("link", 0.0) + stall
+            self.link_s += stall
         last = self.rows[-1] if self.rows else None
         if (
             last is not None
@@ -161,6 +164,5 @@ class Recorder:
         self.gaps[seconds] = self.gaps.get(seconds, 0) + count
 
 
-_PARTS = tuple(f.removesuffix("_s") for f in StepCost._fields if f.endswith("_s"))
 _ROUNDING_S = 1e-6
 """Less than this between a step's cost and its time is the clock's rounding."""

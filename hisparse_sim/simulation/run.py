@@ -64,7 +64,7 @@ def simulate(
             if complete:  # nothing is left to happen, and yet it waits
                 r.status, r.reason = "failed", f"never finished: waits for {engine.lack or 'ever'}"
     ends = [r.finish_s for r in recorder.requests if r.finish_s is not None]
-    end_s = max(ends, default=0.0) if complete else env.now
+    end_s = max(ends, default=0.0) if complete else max(env.now, engine.clock)
     recorder.lacks(end_s, "")
     summary = summarise(
         scenario,

@@ -130,6 +130,7 @@ def summarise(
     running = samples(queue, end_s, column=1)
     waiting = samples(queue, end_s, column=2)
     waiting_share = float((waiting > 0).mean()) if len(waiting) else None
+    lookups = recorder.cost.lookups_rows
     copy = scenario.node.host_link
     return {
         "schema": SCHEMA,
@@ -159,7 +160,7 @@ def summarise(
         "pcie_h2d_usage_mean": _ratio(link.bytes[H2D], end_s * copy.copy_h2d_bytes_per_s),
         "pcie_d2h_usage_mean": _ratio(link.bytes[D2H], end_s * copy.copy_d2h_bytes_per_s),
         "dram_usage_mean": _ratio(sum(host_bytes), end_s * scenario.node.dram_bytes_per_s),
-        "hot_hit_rate": _ratio(recorder.lookups_rows - recorder.misses_rows, recorder.lookups_rows),
+        "hot_hit_rate": _ratio(lookups - recorder.cost.misses_rows, lookups),
         **_usage(recorder, replica),
         "requests_completed": len(done),
         "requests_failed": failed,
@@ -297,7 +298,8 @@ def _limit(recorder: Recorder, replica: Replica, failed: int, span_s: float) -> 
     """What kept requests from running, in words; if little did, where the time went."""
     if failed and failed == len(recorder.requests):
         return next(r.reason for r in recorder.requests)
-    if not recorder.parts or span_s <= 0:
+    parts = recorder.parts
+    if not parts or span_s <= 0:
         return "nothing ran"
     short = recorder.short_of
     if sum(short.values()) > _RARELY * span_s:
@@ -306,8 +308,8 @@ def _limit(recorder: Recorder, replica: Replica, failed: int, span_s: float) -> 
     idle = 1 - recorder.busy_s / span_s
     if idle > 0.5:
         return f"the clients: the engine is idle {_percent(idle, 1)} of the time"
-    part = max(recorder.parts, key=lambda k: recorder.parts[k])
-    share = _percent(recorder.parts[part], sum(recorder.parts.values()))
+    part = max(parts, key=lambda k: parts[k])
+    share = _percent(parts[part], sum(parts.values()))
     return f"the clients: requests rarely wait; {part} is {share} of step time"
 
 
