@@ -39,4 +39,7 @@ class Hit(NamedTuple):
     load_tokens: int = 0
 
 
+NEVER = 1 << 30
+"""More steps or tokens than anything here counts."""
+
 MISS = Hit(0, NOTHING)

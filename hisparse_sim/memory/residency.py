@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -45,6 +46,7 @@ class HiSparseSizes:
     def hot_blocks(self) -> int:
         """Of one request."""
         return self.resident_groups * self.hot_blocks_per_group
+
 
 ACTIVE_TAIL_PAGES = 2
 """The last pages of a request are never given up."""
@@ -410,6 +412,17 @@ class HiSparseMemory:
         room = min(state.pages * self.block_size, (whole + 1) * self.block_size - 1)
         return room - request.computed
 
+    def affordable(self, requests: list[Any], steps: int) -> int:
+        """Quiet steps take no blocks."""
+        return steps
+
+    def free_after(self, requests: list[Any], steps: int) -> list[int]:
+        """GPU blocks free after each of ``steps`` quiet steps."""
+        return [self.gpu.free] * steps
+
+    def advance(self, requests: list[Any]) -> None:
+        """Quiet steps change nothing."""
+
     def _presses(self, state: PagedState) -> bool:
         """Whether a request should get a hot buffer: free blocks are few, or it fills its window."""
         return (
@@ -534,6 +547,8 @@ class HiSparseMemory:
         return bool(self.writebacks)
 
     counting = busy
+    fewer_blocks_refuse_too = False
+    """With fewer blocks a hit may be gone, and with it the hot buffer that it asks for."""
 
     def reclaim_pending(self) -> bool:
         """Whether blocks will come back without anybody's doing: a failing request waits for them."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from hisparse_sim.memory.base import MISS, Hit, Sequence
+from hisparse_sim.memory.base import MISS, NEVER, NOTHING, Hit, Sequence
 from hisparse_sim.memory.pool import HashedBlocks, Ids, Pool
 
 
@@ -55,6 +56,8 @@ class ResidentMemory:
         return False
 
     counting = busy
+    fewer_blocks_refuse_too = True
+    """A request refused now is refused with fewer free blocks as well."""
     refusal = "GPU blocks"
     """What a refused request lacks."""
 
@@ -121,12 +124,69 @@ class ResidentMemory:
         return True
 
     def quiet_tokens(self, request: Sequence) -> int:
-        """Tokens that a decoding request can take one by one before its memory changes in any way."""
-        state: BlockState = request.memory
-        room = state.pages * self.block_size - request.computed
-        if self.sizes.prefix_caching:
-            room = min(room, (state.hashed + 1) * self.block_size - 1 - request.computed)
-        return room
+        """Tokens that a decoding request can take one by one before more than its own blocks changes."""
+        return NEVER
+
+    def affordable(self, requests: list[Any], steps: int) -> int:
+        """How many of ``steps`` decode steps of these requests the free blocks suffice for."""
+        if (
+            sum(-(-max(steps - room, 0) // self.block_size) for room in self._rooms(requests))
+            <= self.gpu.free
+        ):
+            return steps
+        needs = np.sort(self._needs(requests, steps))
+        return int(needs[self.gpu.free]) - 1
+
+    def free_after(self, requests: list[Any], steps: int) -> list[int]:
+        """GPU blocks free after each of ``steps`` decode steps."""
+        needs = self._needs(requests, steps)
+        if not len(needs):
+            return [self.gpu.free] * steps
+        free: list[int] = (self.gpu.free - np.cumsum(np.bincount(needs, minlength=steps + 1))[1:]).tolist()
+        return free
+
+    def _rooms(self, requests: list[Any]) -> list[int]:
+        """Tokens that each request has blocks for."""
+        size = self.block_size
+        return [r.memory.pages * size - r.computed for r in requests]
+
+    def _needs(self, requests: list[Any], steps: int) -> Ids:
+        """The steps, from 1, in which a request takes a block; one entry a block."""
+        size = self.block_size
+        parts = [np.arange(room + 1, steps + 1, size) for room in self._rooms(requests) if room < steps]
+        return np.concatenate(parts) if parts else NOTHING
+
+    def advance(self, requests: list[Any]) -> None:
+        """Bring the blocks of these requests up to their tokens, as step after step would have."""
+        size = self.block_size
+        grown = [
+            (r.memory, pages) for r in requests if (pages := self.pages_for(r.computed)) > r.memory.pages
+        ]
+        if grown:
+            total = sum(pages - state.pages for state, pages in grown)
+            self.gpu.take(total)
+            ids = self.blocks.new(total)
+            used = 0
+            for state, pages in grown:
+                state.reach(pages)
+                first, state.pages = state.pages, pages
+                state.blocks[first:pages] = ids[used : used + pages - first]
+                used += pages - first
+        if not self.sizes.prefix_caching:
+            return
+        blocks, content, when = [], [], []
+        for r in requests:
+            state = r.memory
+            known = r.computed - r.in_flight
+            first, end = state.hashed, known // size
+            if end > first:
+                blocks.append(state.blocks[first:end])
+                content.append(r.content[first:end])
+                when.append(np.arange(first + 1, end + 1) * size - known)
+                state.hashed = end
+        if blocks:
+            order = np.argsort(np.concatenate(when), kind="stable")
+            self.blocks.publish(np.concatenate(blocks)[order], np.concatenate(content)[order])
 
     def allocate(self, state: BlockState, pages: int) -> None:
         """Take blocks until the request holds ``pages``."""

@@ -7,9 +7,6 @@ from typing import Protocol
 from hisparse_sim.scheduler.request import Request
 from hisparse_sim.scheduler.step import Scheduler
 
-_ENDING_TOKENS = 4
-"""Before a request ends, asynchronous scheduling looks this far ahead at most."""
-
 
 class QuietMemory(Protocol):
     """A memory that can tell when it will next change."""
@@ -18,8 +15,21 @@ class QuietMemory(Protocol):
     def busy(self) -> bool:
         """Whether transfers are under way."""
 
+    @property
+    def fewer_blocks_refuse_too(self) -> bool:
+        """Whether a request refused now is refused with fewer free blocks as well."""
+
     def quiet_tokens(self, request: Request) -> int:
-        """Tokens that a decoding request can take one by one before its memory changes in any way."""
+        """Tokens that a decoding request can take one by one before more than its own blocks changes."""
+
+    def affordable(self, requests: list[Request], steps: int) -> int:
+        """How many of ``steps`` decode steps of these requests the free blocks suffice for."""
+
+    def free_after(self, requests: list[Request], steps: int) -> list[int]:
+        """GPU blocks free after each of ``steps`` decode steps."""
+
+    def advance(self, requests: list[Request]) -> None:
+        """Bring the blocks of these requests up to their tokens, as step after step would have."""
 
 
 def quiet_steps(scheduler: Scheduler, memory: QuietMemory) -> int:
@@ -38,18 +48,20 @@ def quiet_steps(scheduler: Scheduler, memory: QuietMemory) -> int:
         if request.num_tokens + request.placeholders - computed != 1 or request.stale:
             return 0
         end = min(request.prompt_tokens + request.max_tokens, config.max_model_len)
-        steps = min(steps, end - computed - _ENDING_TOKENS)
+        # Each step but the one that ends it; a token under way counts as computed already.
+        steps = min(steps, end - request.num_tokens - 1)
         if steps > 0:
             steps = min(steps, memory.quiet_tokens(request))
         if steps <= 0:
             return 0
-    return steps
+    return memory.affordable(running, steps)
 
 
-def skip(scheduler: Scheduler, steps: int) -> None:
+def skip(scheduler: Scheduler, memory: QuietMemory, steps: int) -> None:
     """Count ``steps`` quiet steps as decided and come back."""
     for request in scheduler.running:
         request.num_tokens += steps
         request.computed += steps
+    memory.advance(scheduler.running)
     scheduler.step += steps
     scheduler.memory.settle({}, scheduler.step - 1)

@@ -71,7 +71,7 @@ class Engine:
         """The batch that the GPU was given last."""
         self.clock = env.now
         """Now, or where the engine will be when it next yields."""
-        self.refused_at: tuple[int, ...] | None = None
+        self._refused_at: tuple[int, ...] | None = None
         """Standing at which the waiting queue was last refused, if nothing else happened then."""
         self._hisparse = isinstance(self.memory, HiSparseMemory)
         self._jumps = not replica.single_step
@@ -177,11 +177,20 @@ class Engine:
         self.lack = (lack if waiting else "") or ("loads" if loading else "")
         self.recorder.queue_is(self.clock, len(scheduler.running), waiting + loading, self.lack)
 
-    def standing(self) -> tuple[int, ...]:
-        """What an admission depends on; while it stays, a refused queue stays refused."""
+    def _standing(self) -> tuple[int, ...]:
+        """What an admission depends on."""
         memory = self.memory
         host = memory.host_pool.free if isinstance(memory, HiSparseMemory) else 0
         return memory.gpu.free, host, len(self.scheduler.running), self.waiting()
+
+    def still_refused(self) -> bool:
+        """Whether the waiting queue, refused at the last schedule, would be refused again."""
+        if self._refused_at is None:
+            return False
+        then, now = self._refused_at, self._standing()
+        return now == then or (
+            self.memory.fewer_blocks_refuse_too and now[0] < then[0] and now[1:] == then[1:]
+        )
 
     def _launch(self, batch: Batch) -> None:
         """Give a batch to the GPU, behind the one before."""
@@ -234,10 +243,10 @@ class Engine:
     def _schedule(self) -> Batch:
         """Decide the next step, start the copies that it asks for, and price it."""
         now, recorder, replica = self.clock, self.recorder, self.replica
-        before = self.standing()
+        self._refused_at = self._standing()
         decision = self.scheduler.schedule()
-        refused = decision.short_of in ("GPU blocks", "host blocks", "max_num_seqs")
-        self.refused_at = before if refused and before == self.standing() else None
+        if decision.short_of not in ("GPU blocks", "host blocks", "max_num_seqs") or not self.still_refused():
+            self._refused_at = None
         self._count(decision.short_of)
         for request in decision.preempted:
             recorder.preemptions += 1

@@ -34,7 +34,7 @@ def jump(engine: Engine, queue: deque[Batch]) -> bool:
     recorder.queue_is(engine.clock, n, waiting, lack if engine.waiting() else "")
     engine.lack = lack if waiting else ""
     until_s = engine.env.peek()
-    gpu_free, host_free, resident, host_only = engine.levels()
+    _, host_free, resident, host_only = engine.levels()
     # The batch in flight was decided with the queues of then.
     queues = (n, waiting) if flying is None else (flying.decision.running, flying.decision.waiting)
     work = engine.decodes(0)
@@ -43,9 +43,12 @@ def jump(engine: Engine, queue: deque[Batch]) -> bool:
     end_s = clock if ahead is None else ahead.end_s
     longest_s = 0.0
     done = 0
+    free: list[int] = []
     while done < steps and (not done or clock < until_s):
         if done:
             work = engine.decodes(done, work)
+        if done == len(free):
+            free = engine.memory.free_after(engine.scheduler.running, min(steps, 4 * done + 32))
         cost = replica.cost.step(work)
         link.bytes[H2D] += cost.h2d_bytes
         link.bytes[D2H] += cost.d2h_bytes
@@ -70,7 +73,7 @@ def jump(engine: Engine, queue: deque[Batch]) -> bool:
             *queues,
             n,
             0,
-            gpu_free,
+            free[done],
             host_free,
             0,
             resident,
@@ -90,7 +93,7 @@ def jump(engine: Engine, queue: deque[Batch]) -> bool:
         record.sampled += done - 1
         record.last_token_s = clock
         record.itl_max_s = max(record.itl_max_s, longest_s)
-    skip(engine.scheduler, done)
+    skip(engine.scheduler, engine.memory, done)
     if flying is not None:
         assert ahead is not None
         flying.cost, flying.work = ahead.cost, ahead.work
@@ -111,7 +114,7 @@ def _steps(engine: Engine, queue: deque[Batch], flying: Batch | None) -> int:
     """How many steps may be taken at once, as far as requests and memory go."""
     if len(queue) != engine.depth - 1 or engine.link.busy:
         return 0
-    if engine.waiting() and engine.refused_at != engine.standing():
+    if engine.waiting() and not engine.still_refused():
         return 0
     running = engine.scheduler.running
     if flying is not None and not (
