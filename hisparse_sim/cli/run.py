@@ -167,7 +167,7 @@ def _print(result: Result, as_json: bool) -> None:
 
 def _remove_plots(out: Path) -> None:
     """Those of an earlier run would show other figures than the files beside them."""
-    for name in ("timeline", "latency"):
+    for name in ("timeline", "gantt", "latency"):
         for suffix in ("png", "svg"):
             with suppress(OSError):
                 (out / f"{name}.{suffix}").unlink()
