@@ -43,11 +43,6 @@ class ContentIndex:
         self._mixed: dict[Hashable, int] = {}
         self._scopes: dict[Hashable, GrowingArray] = {}
 
-    @property
-    def bound(self) -> int:
-        """All ids given out so far lie below this."""
-        return self._next
-
     def fresh(self, n: int) -> Ids:
         """Ids of ``n`` blocks that nobody else will ever have."""
         self._next += n

@@ -31,7 +31,6 @@ class Request:
         "computed",
         "content",
         "epoch",
-        "hit_tokens",
         "id",
         "in_flight",
         "max_tokens",
@@ -83,13 +82,6 @@ class Request:
         self.memory: Any = None
         """The memory's own record of this request while it holds blocks."""
         self.preemptions = 0
-        self.hit_tokens = 0
-        """Prefix found at the last admission, loaded tokens included."""
-
-    @property
-    def output_tokens(self) -> int:
-        """Sampled so far."""
-        return self.num_tokens - self.prompt_tokens
 
     def __repr__(self) -> str:
         return f"<Request {self.id} {self.status.name.lower()} {self.computed}/{self.num_tokens}>"

@@ -84,7 +84,6 @@ class Decision:
     preempted: list[Request] = field(default_factory=list)
     dropped_tokens: int = 0
     """Computed tokens that the preempted requests lost (those they find again are counted too)."""
-    loading: list[Request] = field(default_factory=list)
     past: dict[Request, int] = field(default_factory=dict)
     """Tokens computed before this step, of each scheduled request."""
     epochs: dict[Request, tuple[int, bool]] = field(default_factory=dict)
@@ -237,7 +236,6 @@ class Scheduler:
                     return
                 request.status = Status.LOADING
                 self.loading.append(request)
-                decision.loading.append(request)
             else:
                 n = self._first_chunk(request.num_tokens - hit.tokens)
                 if n == 0:
@@ -248,7 +246,7 @@ class Scheduler:
                     return
                 self._run(request, n, decision)
             self.waiting.remove(request)
-            request.computed = request.hit_tokens = hit.tokens + hit.load_tokens
+            request.computed = hit.tokens + hit.load_tokens
             decision.hits[request] = hit
 
     def _schedule_loaded(self, decision: Decision) -> bool:

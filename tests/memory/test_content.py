@@ -39,7 +39,6 @@ def test_ids_of_segments_agree_exactly_where_the_tokens_do(size, requests):
     ids = [index.of_segments(tuple(segments), total) for segments, total in requests]
     tokens = [tokens_of(segments, total, k) for k, (segments, total) in enumerate(requests)]
     check(ids, tokens, size)
-    assert all((i < index.bound).all() for i in ids)
 
 
 @given(
