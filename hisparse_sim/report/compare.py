@@ -37,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _draw(runs: Sequence[RunFolder], folder: Path) -> None:
     """Overlay the runs of each scenario, in a folder of its name when there are several."""
-    from hisparse_sim.report.plots import RunPicture, save_plots
+    from hisparse_sim.report.plots import save_plots
+    from hisparse_sim.report.run_picture import RunPicture
 
     pictures: dict[str, list[RunPicture]] = {}
     for run in runs:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,10 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hisparse_sim.report.compare import main
-from hisparse_sim.report.plots import RunPicture, latency, save_plots, timeline
+from hisparse_sim.report.gantt import gantt
+from hisparse_sim.report.latency import latency
+from hisparse_sim.report.phases import at_a_time, packed, phases
+from hisparse_sim.report.plots import PICTURES, save_plots
+from hisparse_sim.report.run_picture import RunPicture, names
 from hisparse_sim.report.series import TimeGrid
+from hisparse_sim.report.sheet import COLOURS, fits, short, style, time_unit
+from hisparse_sim.report.timeline import overlay, timeline
 
-STEPS = {
+STEPS: dict[str, list[Any]] = {
     "start_s": [0.0, 2.0, 5.0],
     "end_s": [2.0, 4.0, 6.0],
     "running": [1, 3, 2],
@@ -23,25 +31,56 @@ STEPS = {
     "preemptions": [0, 2, 1],
     "gpu_free_blocks": [75, 50, 100],
     "host_free_blocks": [0, 0, 0],
+    "resident_pages": [0, 0, 0],
+    "host_only_pages": [0, 0, 0],
     "h2d_bytes": [0, 4_000_000_000, 0],
     "d2h_bytes": [0, 0, 0],
 }
-REQUESTS = {"ttft_s": [0.1, 0.9, np.nan], "tpot_s": [0.01, 0.02, np.nan], "e2e_s": [1.0, 30.0, np.nan]}
+REQUESTS: dict[str, list[Any]] = {
+    "request_id": ["a", "b", "c"],
+    "arrival_s": [0.0, 0.1, 4.2],
+    "first_scheduled_s": [0.0, 1.0, np.nan],
+    "first_token_s": [0.1, 1.0, np.nan],
+    "finish_s": [1.0, 4.0, np.nan],
+    "status": ["completed", "completed", "failed"],
+    "ttft_s": [0.1, 0.9, np.nan],
+    "tpot_s": [0.01, 0.02, np.nan],
+    "e2e_s": [1.0, 30.0, np.nan],
+}
+SUMMARY: dict[str, Any] = {
+    "scenario": "mine",
+    "mode": "offload",
+    "running_mean": 2.0,
+    "pools": {"num_gpu_blocks": 101, "num_host_blocks": None, "block_size": 64},
+}
 
 
-SUMMARY = {"scenario": "mine", "mode": "hisparse", "running_mean": 2.0, "pools": {"num_gpu_blocks": 100}}
+def picture(rows: int = 3, folder: str = "", **more: Any) -> RunPicture:
+    return RunPicture(
+        SUMMARY | more, pd.DataFrame(REQUESTS).iloc[:rows], pd.DataFrame(STEPS).iloc[:rows], folder
+    )
 
 
-def picture(rows: int = 3) -> RunPicture:
-    return RunPicture(SUMMARY, pd.DataFrame(REQUESTS).iloc[:rows], pd.DataFrame(STEPS).iloc[:rows])
-
-
-def panels(figure: object) -> dict[str, np.ndarray]:
-    """Values of the first line of each panel, by the panel's title on one line."""
-    return {
-        axis.get_ylabel().replace("\n", " "): np.asarray(axis.get_lines()[0].get_ydata())
-        for axis in figure.axes  # type: ignore[attr-defined]
+def hisparse(**more: list[int]) -> RunPicture:
+    """A run with a page on the GPU and three on the host only, then the other way round."""
+    steps = STEPS | {
+        "resident_pages": [1, 3, 0],
+        "host_only_pages": [3, 1, 0],
+        "host_free_blocks": [10, 5, 15],
     }
+    pools = {"num_gpu_blocks": 101, "num_host_blocks": 21, "block_size": 64, "resident_groups": 2}
+    summary = SUMMARY | {"mode": "hisparse", "pools": pools}
+    return RunPicture(summary, pd.DataFrame(REQUESTS), pd.DataFrame(steps | more))
+
+
+def panels(figure: Any) -> dict[str, Any]:
+    """The axes of a sheet with one column, by the titles above them."""
+    titles = [text.get_text() for text in figure.texts if text.get_fontweight() != "bold"]
+    return dict(zip(titles, figure.axes, strict=True))
+
+
+def line(axes: Any, number: int = 0) -> np.ndarray:
+    return np.asarray(axes.get_lines()[number].get_ydata())
 
 
 def test_a_mean_over_time_weighs_by_duration() -> None:
@@ -64,37 +103,286 @@ def test_no_amount_is_lost_between_intervals(rows: list[tuple[float, float, floa
     assert (rate >= -1e-9).all()
 
 
+# -- timeline --------------------------------------------------------------------------------------
+
+
 def test_the_timeline_shows_what_happened_and_leaves_out_what_did_not() -> None:
     shown = panels(timeline([picture()]))
     assert list(shown) == [
-        "running requests",
+        "requests",
         "preemptions so far",
-        "GPU KV in use, %",
-        "host to GPU GB/s a GPU",
+        "GPU pool in use, % of blocks",
+        "link of one GPU, GB/s",
     ]
-    assert shown["running requests"].max() == pytest.approx(3)
-    assert shown["preemptions so far"][-1] == pytest.approx(3)
-    assert shown["GPU KV in use, %"].max() == pytest.approx(50)
-    assert shown["host to GPU GB/s a GPU"].max() == pytest.approx(2)
+    assert line(shown["requests"]).max() == pytest.approx(3)
+    assert line(shown["preemptions so far"])[-1] == pytest.approx(3)
+    assert line(shown["link of one GPU, GB/s"]).max() == pytest.approx(2)
+    assert shown["GPU pool in use, % of blocks"].get_ylim() == (0, 104)
+
+
+def test_hisparse_shows_where_the_kv_is() -> None:
+    assert list(panels(timeline([hisparse()])))[2:5] == [
+        "KV of the running, tokens",
+        "GPU pool, % of blocks",
+        "host pool, % of blocks",
+    ]
+    assert hisparse().kv_tokens() == {
+        "on the GPU": pytest.approx([64, 192, 0]),
+        "host only": pytest.approx([192, 64, 0]),
+    }
+
+
+def test_the_tiers_of_the_gpu_pool_add_up_to_what_is_in_use() -> None:
+    assert hisparse().gpu_tiers() == {
+        "indexer": pytest.approx([0.04, 0.04, 0]),
+        "resident, hot": pytest.approx([0.21, 0.46, 0]),
+    }
+    # The second row's three resident pages of two blocks each are in use; the third row holds nothing.
+    tiers = hisparse(hot_blocks=[21, 43, 0], resident_pages=[1, 3, 0]).gpu_tiers()
+    assert tiers["hot buffers"] == pytest.approx([0.21, 0.43, 0])
+    assert tiers["resident"] == pytest.approx([0, 0.03, 0])
+    assert tiers["resident, idle"] == pytest.approx([0.02, 0.03, 0])
+    assert picture().gpu_tiers() == {"resident": pytest.approx([0.25, 0.5, 0])}
+
+
+def test_requests_that_load_while_nothing_runs_wait() -> None:
+    run = picture()
+    run.requests.loc[2, ["arrival_s", "first_scheduled_s"]] = (4.0, 5.0)
+    assert run.waiting(TimeGrid.over(6.0, intervals=6)) == pytest.approx([0, 0, 0, 0, 1, 0])
+
+
+def test_runs_side_by_side_have_the_same_scales() -> None:
+    long = picture(folder="long")
+    long.steps["running"] *= 100
+    short_run = picture(rows=1, folder="short")
+    figure = timeline([long, short_run])
+    first, second = figure.axes[: len(figure.axes) // 2], figure.axes[len(figure.axes) // 2 :]
+    assert [axes.get_ylim() for axes in first] == [axes.get_ylim() for axes in second]
+    assert {axes.get_xlim() for axes in figure.axes} == {(0, 6)}
+    assert len(line(second[0])) < len(line(first[0]))
+
+
+def test_runs_over_each_other_have_a_line_each() -> None:
+    axes = panels(overlay([picture(folder="a"), picture(folder="b")]))["running requests"]
+    assert [entry.get_color() for entry in axes.get_lines()] == list(COLOURS[:2])
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+def test_runs_are_told_apart_by_what_differs() -> None:
+    assert names([picture()]) == ("mine, offload", [""])
+    assert names([picture(), picture(mode="hisparse")]) == ("mine", ["offload", "hisparse"])
+    assert names([picture(), picture(scenario="yours")]) == ("", ["mine, offload", "yours, offload"])
+    assert names([picture(folder="out/a"), picture(folder="out/b")]) == ("mine", ["a", "b"])
+    assert names([picture(folder="x/a"), picture(folder="y/a")]) == ("mine", ["x/a", "y/a"])
+    assert names([picture(), picture()]) == ("mine", ["run 1", "run 2"])
+
+
+def test_a_name_says_when_there_is_less_to_see() -> None:
+    assert names([picture(rows=0)])[0] == "mine, offload (nothing ran)"
+    assert names([picture(complete=False)])[0] == "mine, offload (not complete)"
+
+
+# -- phases ----------------------------------------------------------------------------------------
+
+
+def spans(requests: dict[str, list[Any]], end_s: float = 10.0) -> dict[str, list[tuple[int, float, float]]]:
+    found = phases(pd.DataFrame(requests), end_s)
+    return {
+        name: sorted(zip(*(column.tolist() for column in part), strict=True))
+        for name, part in found.items()
+        if len(part.start_s)
+    }
+
+
+LIFE: dict[str, list[Any]] = {
+    "arrival_s": [1.0],
+    "first_scheduled_s": [2.0],
+    "first_token_s": [4.0],
+    "finish_s": [8.0],
+    "status": ["completed"],
+}
+
+
+def test_a_request_queues_prefills_and_decodes() -> None:
+    assert spans(LIFE) == {"queue": [(0, 1, 2)], "prefill": [(0, 2, 4)], "decode": [(0, 4, 8)]}
+
+
+def test_a_load_is_no_queueing_and_a_preemption_no_decoding() -> None:
+    more = {"load_start_s": [1.25], "load_end_s": [1.5], "preempted_s": [[3.0, 5.0, 6.0, 7.0]]}
+    assert spans(LIFE | more) == {
+        "queue": [(0, 1, 1.25), (0, 1.5, 2)],
+        "load": [(0, 1.25, 1.5)],
+        "prefill": [(0, 2, 3)],
+        "decode": [(0, 5, 6), (0, 7, 8)],
+        "preempted": [(0, 3, 5), (0, 6, 7)],
+    }
+
+
+def test_what_was_under_way_at_the_end_ends_there() -> None:
+    nan = [np.nan]
+    assert spans(LIFE | {"finish_s": nan, "preempted_s": [[5.0]]}) == {
+        "queue": [(0, 1, 2)],
+        "prefill": [(0, 2, 4)],
+        "decode": [(0, 4, 5)],
+        "preempted": [(0, 5, 10)],
+    }
+    waits = LIFE | dict.fromkeys(("first_scheduled_s", "first_token_s", "finish_s"), nan)
+    assert spans(waits) == {"queue": [(0, 1, 10)]}
+    assert spans(waits | {"load_start_s": [2.0], "load_end_s": nan})["load"] == [(0, 2, 10)]
+    assert spans(waits | {"status": ["failed"]}) == {}
+
+
+@given(st.lists(st.tuples(st.floats(0, 9), st.floats(0, 9)), max_size=20))
+def test_time_in_a_phase_is_counted_exactly(pairs: list[tuple[float, float]]) -> None:
+    requests = {
+        "arrival_s": [min(pair) for pair in pairs],
+        "first_scheduled_s": [max(pair) for pair in pairs],
+        "first_token_s": [np.nan] * len(pairs),
+        "finish_s": [max(pair) for pair in pairs],
+    }
+    grid = TimeGrid.over(10.0, intervals=7)
+    counted = at_a_time(phases(pd.DataFrame(requests), 10.0)["queue"], grid)
+    assert counted.sum() * grid.width_s == pytest.approx(sum(max(p) - min(p) for p in pairs), abs=1e-6)
+
+
+@given(st.lists(st.tuples(st.floats(0, 9), st.floats(0.01, 5)), max_size=30))
+def test_requests_of_a_row_follow_each_other(lives: list[tuple[float, float]]) -> None:
+    arrival = np.array(sorted(start for start, _ in lives))
+    over = arrival + np.array([length for _, length in lives])
+    rows = packed(arrival, over)
+    for row in set(rows.tolist()):
+        mine = rows == row
+        assert (over[mine][:-1] <= arrival[mine][1:]).all()
+    most = max((int(((arrival <= t) & (t < over)).sum()) for t in arrival.tolist()), default=0)
+    assert len(set(rows.tolist())) <= max(most, 1)
+
+
+# -- gantt -----------------------------------------------------------------------------------------
+
+
+def many(count: int, alive: int) -> RunPicture:
+    """``count`` requests of which so many are alive at any time."""
+    arrival = np.arange(count, dtype=float)
+    requests = pd.DataFrame(
+        {
+            "request_id": [f"request-{i}" for i in range(count)],
+            "arrival_s": arrival,
+            "first_scheduled_s": arrival + alive / 3,
+            "first_token_s": arrival + alive / 2,
+            "finish_s": arrival + alive - 0.5,
+        }
+    )
+    steps = pd.DataFrame(STEPS).iloc[:1].assign(end_s=float(count + alive))
+    return RunPicture(SUMMARY, requests, steps)
+
+
+def test_few_requests_have_a_named_row_each() -> None:
+    _, bars = gantt([many(5, 2)]).axes
+    assert [label.get_text() for label in bars.get_yticklabels()] == [f"request-{i}" for i in range(5)]
+    assert [len(part.get_paths()) for part in bars.collections] == [5, 5, 5]
+
+
+@pytest.mark.parametrize(("count", "alive", "drawn"), [(64, 10, 64), (1000, 30, 1000), (1000, 200, 250)])
+def test_many_requests_share_rows_and_of_many_rows_some_are_drawn(count: int, alive: int, drawn: int) -> None:
+    figure = gantt([many(count, alive)])
+    _, bars = figure.axes
+    assert len(bars.collections[0].get_paths()) == pytest.approx(drawn, rel=0.05)
+    assert bars.get_ylim()[0] < 64
+    assert ("; 1 row of 4" in " ".join(text.get_text() for text in figure.texts)) is (alive == 200)
+
+
+def test_refused_requests_are_marked() -> None:
+    _, bars = gantt([picture()]).axes
+    (mark,) = bars.get_lines()
+    assert np.asarray(mark.get_xydata()).tolist() == [[4.2, 2]]
+
+
+# -- latency ---------------------------------------------------------------------------------------
 
 
 def test_latencies_are_those_of_completed_requests() -> None:
     figure = latency([picture()])
-    (line,) = figure.axes[0].get_lines()
-    assert np.asarray(line.get_xdata()).tolist() == [0.1, 0.1, 0.9]
-    assert np.asarray(line.get_ydata()).tolist() == [0.0, 0.5, 1.0]
+    (drawn,) = figure.axes[0].get_lines()
+    assert np.asarray(drawn.get_xdata()).tolist() == [0.1, 0.1, 0.9]
+    assert np.asarray(drawn.get_ydata()).tolist() == [0.0, 50.0, 100.0]
+
+
+def test_a_line_of_many_latencies_keeps_its_ends() -> None:
+    values = np.random.default_rng(0).lognormal(size=50_000)
+    run = RunPicture(SUMMARY, pd.DataFrame({"ttft_s": values}), pd.DataFrame(STEPS))
+    (drawn,) = latency([run]).axes[0].get_lines()
+    times, shares = np.asarray(drawn.get_xdata()), np.asarray(drawn.get_ydata())
+    assert len(times) < 1100
+    assert (times[0], times[-1], shares[-1]) == (values.min(), values.max(), 100.0)
+    assert np.interp(50, shares, times) == pytest.approx(np.median(values), rel=0.01)
+
+
+# -- files -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rows", [0, 1, 3])
 def test_runs_of_any_length_are_drawn(tmp_path: Path, rows: int) -> None:
-    written = save_plots([picture(rows=rows), picture()], tmp_path / "new" / "folder")
-    assert [path.name for path in written] == ["timeline.png", "timeline.svg", "latency.png", "latency.svg"]
+    written = save_plots([picture(rows=rows), picture()], tmp_path / "new" / "folder", formats=["png"])
+    assert [path.name for path in written] == [f"{name}.png" for name in PICTURES]
+    assert sorted(path.name for path in (tmp_path / "new" / "folder").iterdir()) == sorted(
+        path.name for path in written
+    )
     assert all(path.stat().st_size > 1000 for path in written)
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
-    first, second = (save_plots([picture()], tmp_path / name) for name in "ab")
+    first = save_plots([hisparse()], tmp_path / "a")
+    with mpl.rc_context({"font.size": 20, "axes.facecolor": "red"}):  # whatever the user likes
+        second = save_plots([hisparse()], tmp_path / "b")
+    assert [p.name for p in first] == [f"{n}.{s}" for n in list(PICTURES)[:3] for s in ("png", "svg")]
     assert [p.read_bytes() for p in first] == [p.read_bytes() for p in second]
+
+
+def test_one_run_fits_one_column_and_no_text_leaves_it() -> None:
+    runs = [hisparse(hot_blocks=[5, 5, 0])]
+    sheets = [(runs, draw) for draw in PICTURES.values()]
+    sheets += [([picture(folder=f"folder-{i}") for i in range(9)], draw) for draw in PICTURES.values()]
+    with style():
+        for drawn, draw in sheets:
+            figure = draw(drawn)
+            figure.draw_without_rendering()
+            width, height = figure.get_size_inches()
+            assert width == (3.3 if len(drawn) == 1 or draw in (latency, overlay) else 7.0)
+            for text in (*figure.texts, *(t for legend in figure.legends for t in legend.get_texts())):
+                box = text.get_window_extent().transformed(figure.dpi_scale_trans.inverted())
+                assert box.x0 >= 0 and box.x1 <= width and box.y0 >= 0 and box.y1 <= height, text
+
+
+def test_pictures_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(runs: Any) -> Any:
+        raise OSError("disk full")
+
+    monkeypatch.setitem(PICTURES, "latency", fails)
+    (tmp_path / "there").mkdir()
+    for folder in ("there", "new"):
+        with pytest.raises(OSError, match="disk full"):
+            save_plots([picture()], tmp_path / folder, formats=["png"])
+    assert [path.name for path in tmp_path.rglob("*")] == ["there"]
+
+
+# -- small things ----------------------------------------------------------------------------------
+
+
+def test_numbers_on_axes_are_short() -> None:
+    values = [0, 0.25, 5.0, 1000, 9999, 20_000, 1_500_000, 3e9]
+    assert [short(v) for v in values] == ["0", "0.25", "5", "1000", "9999", "20k", "1.5M", "3G"]
+    assert [time_unit(s)[0] for s in (0.1, 1, 299, 300, 1e5, 1e6)] == ["ms", "s", "s", "min", "h", "days"]
+
+
+def test_long_names_are_cut_in_the_middle() -> None:
+    assert fits("short", 1.0) == "short"
+    cut = fits("a-very-long-name-of-a-request/12", 1.0)
+    assert len(cut) == 20 and cut.startswith("a-very") and cut.endswith("/12")
+
+
+# -- side by side ----------------------------------------------------------------------------------
 
 
 def test_folders_of_runs_are_compared_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,8 +395,8 @@ def test_folders_of_runs_are_compared_by_name(tmp_path: Path, capsys: pytest.Cap
         pd.DataFrame(STEPS).to_parquet(folder / "steps.parquet")
         folders.append(str(folder))
     assert main([*folders, "--plots", str(tmp_path / "plots")]) == 0
-    assert capsys.readouterr().out.split()[:4] == ["mine", "yours", "hisparse", "hisparse"]
-    assert len(list((tmp_path / "plots" / "yours").iterdir())) == 4
+    assert capsys.readouterr().out.split()[:4] == ["mine", "yours", "offload", "offload"]
+    assert len(list((tmp_path / "plots" / "yours").iterdir())) == 6
     assert main([*folders[:1], "--plots", str(tmp_path / "plots")]) == 0
     assert (tmp_path / "plots" / "timeline.svg").exists()
 

@@ -1,0 +1,198 @@
+"""A run as it is drawn: its tables, its name, and its quantities over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hisparse_sim.report.run_files import RunFolder, label_of
+from hisparse_sim.report.series import Floats, TimeGrid
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+GB = 1e9
+TIERS = ("indexer", "hot buffers", "resident", "resident, hot", "resident, idle")
+"""What blocks of the GPU pool hold; ``resident, hot`` where no more is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPicture:
+    """What is drawn of a run: its ``summary.json``, two tables, and where they came from."""
+
+    summary: dict[str, Any]
+    requests: pd.DataFrame
+    steps: pd.DataFrame
+    folder: str = ""
+
+    @classmethod
+    def read(cls, folder: RunFolder) -> RunPicture:
+        """From the files of a run. Raises InputError."""
+        return cls(folder.summary(), folder.requests(), folder.steps(), str(folder.path))
+
+    @property
+    def end_s(self) -> float:
+        """When the last step ended."""
+        return float(self.steps["end_s"].iloc[-1]) if len(self.steps) else 0.0
+
+    @property
+    def note(self) -> str:
+        """What keeps the picture from being a whole run's, if anything does."""
+        if not len(self.steps):
+            return "nothing ran"
+        return "" if self.summary.get("complete", True) else "not complete"
+
+    def column(self, name: str) -> Floats:
+        """A column of the steps, zeros where the run has none."""
+        if name not in self.steps:
+            return np.zeros(len(self.steps))
+        return np.asarray(self.steps[name], dtype=np.float64)
+
+    def finite(self, name: str) -> Floats:
+        """Values of a column of the requests where it is defined."""
+        if name not in self.requests:
+            return np.zeros(0)
+        values = np.asarray(self.requests[name], dtype=np.float64)
+        return values[np.isfinite(values)]
+
+    # -- memory ---------------------------------------------------------------------------------
+
+    def _pool(self, name: str) -> int:
+        value = (self.summary.get("pools") or {}).get(name)
+        return int(value) if value else 0
+
+    @property
+    def gpu_blocks(self) -> int:
+        """Blocks of the GPU pool; one of vLLM's is its null block, which holds nothing."""
+        return max(self._pool("num_gpu_blocks") - 1, 0)
+
+    @property
+    def host_blocks(self) -> int:
+        """Blocks of the host pool, or chunks of the offload tier (which has no null block)."""
+        return max(self._pool("num_host_blocks") - (self.summary.get("mode") == "hisparse"), 0)
+
+    def used_share(self, pool: str) -> Floats | None:
+        """Share of the ``gpu`` or ``host`` pool in use in each row of the steps; none without a pool.
+
+        The most that was ever free counts as all of it, when the summary does not say.
+        """
+        left = self.column(f"{pool}_free_blocks")
+        size = getattr(self, f"{pool}_blocks") or (left.max() if len(left) else 0)
+        return np.clip(1 - left / size, 0, 1) if size else None
+
+    def gpu_tiers(self) -> dict[str, Floats]:
+        """Share of the GPU pool that each of ``TIERS`` holds, in each row of the steps.
+
+        Under HiSparse an indexer block goes with each page of a running request; pages that several
+        requests share count for each of them here, up to what is in use. ``resident, idle`` are copies
+        of running requests' pages that nobody holds: they are used until their blocks are taken.
+        """
+        used = self.used_share("gpu")
+        if used is None:
+            return {}
+        pages = self.column("resident_pages") + self.column("host_only_pages")
+        if not pages.any() or not self.gpu_blocks:
+            return {"resident": used}
+        indexer = np.minimum(pages / self.gpu_blocks, used)
+        if "hot_blocks" not in self.steps:
+            return {"indexer": indexer, "resident, hot": used - indexer}
+        hot = np.minimum(self.column("hot_blocks") / self.gpu_blocks, used - indexer)
+        held = used - indexer - hot
+        groups = self._pool("resident_groups")
+        copies = groups * self.column("resident_pages") / self.gpu_blocks
+        return {
+            "indexer": indexer,
+            "hot buffers": hot,
+            "resident": held,
+            "resident, idle": np.clip(copies - held, 0, 1 - used),
+        }
+
+    def kv_tokens(self) -> dict[str, Floats]:
+        """Tokens of running requests in each row of the steps, by where their KV is.
+
+        A page that has a copy on the GPU counts there. What several requests share counts for each under
+        HiSparse, and once in the other modes, which have no pages on the host only.
+        """
+        size = self._pool("block_size") or 1
+        gpu, host = self.column("resident_pages"), self.column("host_only_pages")
+        if gpu.any() or host.any():
+            return {"on the GPU": size * gpu, "host only": size * host}
+        used = self.used_share("gpu")
+        return {} if used is None else {"on the GPU": size * self.gpu_blocks * used}
+
+    # -- over time ------------------------------------------------------------------------------
+
+    def mean(self, grid: TimeGrid, values: Floats, *, hold: bool) -> Floats:
+        """Mean of ``values`` (one a row of the steps) in each interval of ``grid``."""
+        return grid.mean(self.column("start_s"), self.column("end_s"), values, hold=hold)
+
+    def running(self, grid: TimeGrid) -> Floats:
+        """Running requests; none between steps."""
+        return self.mean(grid, self.column("running"), hold=False)
+
+    def waiting(self, grid: TimeGrid) -> Floats:
+        """Waiting requests, loading ones included; between steps, those that came and never ran."""
+        during = self.mean(grid, self.column("waiting"), hold=False)
+        start_s, end_s = self.column("start_s"), self.column("end_s")
+        gap = start_s[1:] - end_s[:-1] > 0
+        if not gap.any():
+            return during
+        from_s, to_s = end_s[:-1][gap], start_s[1:][gap]
+        scheduled = self.finite("first_scheduled_s")
+        arrived = np.sort(np.asarray(self.requests["arrival_s"])[_defined(self, "first_scheduled_s")])
+        middle = (from_s + to_s) / 2
+        count = np.searchsorted(arrived, middle) - np.searchsorted(np.sort(scheduled), middle)
+        return during + grid.mean(from_s, to_s, count.astype(np.float64), hold=False)
+
+    def preemptions_so_far(self, grid: TimeGrid) -> Floats:
+        """Preemptions from the beginning."""
+        return np.cumsum(self._rate(grid, "preemptions")) * grid.width_s
+
+    def used_percent(self, grid: TimeGrid, pool: str) -> Floats | None:
+        """Percent of the ``gpu`` or ``host`` pool in use; none without a pool."""
+        share = self.used_share(pool)
+        return None if share is None else self.mean(grid, 100 * share, hold=True)
+
+    def host_only_percent(self, grid: TimeGrid) -> Floats | None:
+        """Percent of the host pool that running requests have no GPU copy of; none without such pages."""
+        pages = self.column("host_only_pages")
+        if not pages.any() or not self.host_blocks:
+            return None
+        return self.mean(grid, 100 * pages / self.host_blocks, hold=False)
+
+    def gb_per_s(self, grid: TimeGrid, direction: str) -> Floats:
+        """Traffic of one GPU's link, ``h2d`` or ``d2h``."""
+        return self._rate(grid, f"{direction}_bytes") / GB
+
+    def _rate(self, grid: TimeGrid, column: str) -> Floats:
+        return grid.rate_per_s(self.column("start_s"), self.column("end_s"), self.column(column))
+
+
+def _defined(run: RunPicture, column: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    return np.isfinite(np.asarray(run.requests[column], dtype=np.float64))
+
+
+def names(runs: Sequence[RunPicture]) -> tuple[str, list[str]]:
+    """What all runs have in common, and what tells each from the others."""
+    labels = [label_of(run.summary).split("\n") for run in runs]
+    if len(runs) == 1:
+        return _noted(", ".join(labels[0]), runs[0]), [""]
+    common = labels[0][0] if len({label[0] for label in labels}) == 1 else ""
+    found = [", ".join(label[1:] if common else label) or common for label in labels]
+    if len(set(found)) < len(found):
+        # The same scenario in the same mode: the folders differ.
+        tails = [Path(run.folder).name for run in runs]
+        if len(set(tails)) < len(tails):
+            tails = [run.folder for run in runs]
+        if len(set(tails)) < len(tails):
+            tails = [f"run {number}" for number in range(1, len(runs) + 1)]
+        found = tails
+    return common, [_noted(name, run) for name, run in zip(found, runs, strict=True)]
+
+
+def _noted(name: str, run: RunPicture) -> str:
+    return f"{name} ({run.note})" if run.note else name

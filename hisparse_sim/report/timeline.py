@@ -1,0 +1,194 @@
+"""What happened over simulated time: requests, memory by tier, link traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hisparse_sim.report.run_picture import TIERS, RunPicture, names
+from hisparse_sim.report.series import Floats, TimeGrid
+from hisparse_sim.report.sheet import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILLION,
+    Row,
+    area,
+    line,
+    look,
+    plain_x,
+    plain_y,
+    say,
+    sheet,
+    time_unit,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_PALE = "#B3D4E8"
+"""BLUE, thinned: what is only kept while there is room."""
+TIER_COLOURS = dict(zip(TIERS, (ORANGE, VERMILLION, BLUE, PURPLE, _PALE), strict=True))
+
+Line = tuple[str, str, str, Callable[[RunPicture, TimeGrid], Floats | None]]
+"""Name, colour, line style and values."""
+
+
+def timeline(runs: Sequence[RunPicture]) -> Figure:
+    """A column a run, all with the same scales: requests, KV by tier, both pools, the link."""
+    time = Time(runs)
+    rows = [
+        _lines(time, "requests", [("running", BLUE, "-", RunPicture.running), _WAITING], whole=True),
+        _lines(time, "preemptions so far", [_PREEMPTIONS], whole=True),
+        _kv_by_tier(time),
+        _gpu_by_tier(time),
+        _lines(time, "host pool, % of blocks", [_HOST, _HOST_ONLY], percent=True),
+        _lines(time, "link of one GPU, GB/s", [_H2D, _D2H]),
+    ]
+    title, columns = names(runs)
+    return sheet([row for row in rows if row is not None], title=title, columns=columns, x_title=time.x_title)
+
+
+def overlay(runs: Sequence[RunPicture]) -> Figure:
+    """The same over each other: a line a run."""
+    time = Time(runs)
+    title, labels = names(runs)
+    quantities = (
+        ("running requests", RunPicture.running, True),
+        ("waiting requests", RunPicture.waiting, True),
+        ("preemptions so far", RunPicture.preemptions_so_far, True),
+        ("GPU pool in use, %", lambda run, grid: run.used_percent(grid, "gpu"), False),
+        ("host pool in use, %", lambda run, grid: run.used_percent(grid, "host"), False),
+        ("host to GPU, GB/s a GPU", lambda run, grid: run.gb_per_s(grid, "h2d"), False),
+        ("GPU to host, GB/s a GPU", lambda run, grid: run.gb_per_s(grid, "d2h"), False),
+    )
+    rows: list[Row] = []
+    for name, values, whole in quantities:
+        drawn = [values(run, time.grid) for run in runs]
+        if rows and not _anything(drawn):
+            continue  # a panel with nothing in it for any run says so best by not being there
+
+        def draw(
+            axes: Axes, _: int, drawn: Sequence[Floats | None] = drawn, name: str = name, whole: bool = whole
+        ) -> None:
+            for index, (run, over_time) in enumerate(zip(runs, drawn, strict=True)):
+                if over_time is not None:
+                    time.plot(axes, run, over_time, **look(index))
+            plain_y(axes, whole=whole, percent="%" in name)
+            time.axis(axes)
+            if not any(len(run.steps) for run in runs):
+                say(axes, "no step was taken")
+
+        rows.append(Row(name, 0.75, draw))
+    key = [line(label, **look(index)) for index, label in enumerate(labels)] if len(runs) > 1 else []
+    return sheet(rows, title=title, key=key, x_title=time.x_title)
+
+
+class Time:
+    """The time axis that all panels of a picture share."""
+
+    def __init__(self, runs: Sequence[RunPicture]) -> None:
+        self.runs = runs
+        self.end_s = max((run.end_s for run in runs), default=0.0) or 1.0
+        unit, self.scale = time_unit(self.end_s)
+        self.x_title = f"simulated time, {unit}"
+        self.grid = TimeGrid.over(self.end_s)
+        self.middle = (self.grid.edges_s[:-1] + self.grid.edges_s[1:]) / 2 / self.scale
+
+    def shown(self, run: RunPicture) -> slice:
+        """The intervals of a run; one that ended earlier stops there."""
+        within = self.grid.edges_s[1:] <= max(run.end_s * (1 + 1e-9), self.grid.width_s)
+        return slice(0, int(within.sum()) if len(run.steps) else 0)
+
+    def means(
+        self, run: RunPicture, layers: dict[str, Floats], *, hold: bool, scale: float = 1.0
+    ) -> dict[str, Floats]:
+        """Of quantities in each row of the steps, those over time."""
+        return {name: scale * run.mean(self.grid, values, hold=hold) for name, values in layers.items()}
+
+    def plot(self, axes: Axes, run: RunPicture, values: Floats, **how: object) -> None:
+        shown = self.shown(run)
+        axes.plot(self.middle[shown], values[shown], **how)  # type: ignore[arg-type]
+
+    def stack(self, axes: Axes, run: RunPicture, layers: dict[str, Floats], colours: dict[str, str]) -> None:
+        """Areas on top of each other."""
+        shown = self.shown(run)
+        below = np.zeros(len(self.middle))[shown]
+        for name, values in layers.items():
+            above = below + values[shown]
+            axes.fill_between(self.middle[shown], below, above, color=colours[name], linewidth=0)
+            below = above
+
+    def axis(self, axes: Axes) -> None:
+        abreast = min(len(self.runs), 4)
+        plain_x(axes, self.end_s / self.scale, ticks=6 if abreast < 3 else 4)
+
+
+_WAITING: Line = ("waiting", VERMILLION, "--", RunPicture.waiting)
+_PREEMPTIONS: Line = ("", VERMILLION, "-", RunPicture.preemptions_so_far)
+_HOST: Line = ("in use", GREEN, "-", lambda run, grid: run.used_percent(grid, "host"))
+_HOST_ONLY: Line = ("without GPU copy", SKY, "--", lambda run, grid: run.host_only_percent(grid))
+_H2D: Line = ("host to GPU", BLUE, "-", lambda run, grid: run.gb_per_s(grid, "h2d"))
+_D2H: Line = ("GPU to host", ORANGE, "--", lambda run, grid: run.gb_per_s(grid, "d2h"))
+
+
+def _lines(
+    time: Time, title: str, lines: Sequence[Line], *, whole: bool = False, percent: bool = False
+) -> Row | None:
+    """A row with some quantities as lines, without those that no run has; the first row is always one."""
+    found = [(entry, [entry[3](run, time.grid) for run in time.runs]) for entry in lines]
+    first = lines[0][0] == "running"
+    found = [(entry, drawn) for entry, drawn in found if first or _anything(drawn)]
+    if not found:
+        return None
+
+    def draw(axes: Axes, number: int) -> None:
+        run = time.runs[number]
+        for (_, colour, dashes, _), drawn in found:
+            values = drawn[number]
+            if values is not None:
+                time.plot(axes, run, values, color=colour, linestyle=dashes)
+        plain_y(axes, whole=whole, percent=percent)
+        time.axis(axes)
+        if first and not len(run.steps):
+            say(axes, "no step was taken")
+
+    key = [line(name, color=colour, linestyle=dashes) for (name, colour, dashes, _), _ in found if name]
+    return Row(title, 0.75, draw, key if len(key) > 1 or title.startswith("host") else [])
+
+
+def _kv_by_tier(time: Time) -> Row | None:
+    """Tokens of running requests that have a copy on the GPU, and those that only the host has."""
+    tiers = [time.means(run, run.kv_tokens(), hold=False) for run in time.runs]
+    if not any("host only" in tier for tier in tiers):
+        return None  # the GPU pool tells as much
+
+    def draw(axes: Axes, number: int) -> None:
+        time.stack(axes, time.runs[number], tiers[number], colours)
+        plain_y(axes)
+        time.axis(axes)
+
+    colours = {"on the GPU": BLUE, "host only": SKY}
+    return Row("KV of the running, tokens", 0.75, draw, [area(n, c) for n, c in colours.items()])
+
+
+def _gpu_by_tier(time: Time) -> Row:
+    percents = [time.means(run, run.gpu_tiers(), hold=True, scale=100) for run in time.runs]
+    names = [name for name in TIERS if any(name in tiers for tiers in percents)]
+
+    def draw(axes: Axes, number: int) -> None:
+        time.stack(axes, time.runs[number], percents[number], TIER_COLOURS)
+        plain_y(axes, percent=True)
+        time.axis(axes)
+
+    key = [area(name, TIER_COLOURS[name]) for name in names] if len(names) > 1 else []
+    return Row("GPU pool in use, % of blocks" if not key else "GPU pool, % of blocks", 0.75, draw, key)
+
+
+def _anything(lines: Sequence[Floats | None]) -> bool:
+    return any(values is not None and bool(np.any(values > 0)) for values in lines)
