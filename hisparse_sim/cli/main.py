@@ -42,7 +42,7 @@ def _root(
 
 def _register() -> None:
     """Each sub-command is the function ``command`` of its module, which imports what is heavy inside."""
-    for name in ("estimate", "run", "models", "nodes"):
+    for name in ("estimate", "run", "plot", "workload", "models", "nodes"):
         module = f"hisparse_sim.cli.{name}"
         if importlib.util.find_spec(module) is None:
             continue
