@@ -128,7 +128,7 @@ class AgenticCoding:
                 prompt, kept = longer, system
             else:
                 # A prompt that grew by less did not send the output back as it was.
-                kept = prompt + before_tokens if longer - prompt >= before_tokens else prompt
+                kept = prompt + before_tokens if longer - prompt > before_tokens else prompt
                 prompt = longer
             turns.append(Turn(prompt - kept, output, pauses_s[number - 1], kept))
         return turns

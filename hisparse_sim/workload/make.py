@@ -29,14 +29,15 @@ _MAKERS: dict[type, Callable[[Any, int], Workload]] = {
     StreamSpec: SingleRequests,
     AgenticCodingSpec: AgenticCoding,
     DocumentsSpec: Documents,
-    TraceSpec: open_trace,
 }
 
 
-def make_workload(spec: WorkloadSpec, seed: int) -> Workload:
+def make_workload(spec: WorkloadSpec, seed: int, *, check: bool = True) -> Workload:
     """The stream of sessions that ``spec`` describes; the same for the same ``seed``.
 
-    A trace is read through once here, so that whatever is wrong with it is said before anything
-    else happens. Raises InputError naming the file and request, or the field.
+    With ``check`` a trace is read through once here, so that whatever is wrong with it is said before
+    anything else happens. Raises InputError naming the file and request, or the field.
     """
+    if isinstance(spec, TraceSpec):
+        return open_trace(spec, seed, check=check)
     return _MAKERS[type(spec)](spec, seed)

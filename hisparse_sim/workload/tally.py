@@ -15,6 +15,8 @@ _FIRST = int(np.float64(_LEAST).view(np.int64) >> 40) - 1
 _DENSE = 2**22
 """Keys from here on are kept one by one."""
 
+_TOGETHER = 8192
+
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 
 
@@ -25,18 +27,31 @@ class Tally:
         self._counts: Ints = np.zeros(1, dtype=np.int64)
         self._large: Counter[float] = Counter()
         self._whole = True
-        self.count = 0
-        self.sum = 0.0
-        self.sum_of_squares = 0.0
+        self._waiting: list[Ints | Floats] = []
+        self._waiting_count = 0
+        self._counted = 0
+        self._sum = 0.0
+        self._sum_of_squares = 0.0
 
     def add(self, values: Ints | Floats) -> None:
         """Count some more values >= 0, all of one kind."""
         if not len(values):
             return
+        self._waiting.append(values)
+        self._waiting_count += len(values)
+        if self._waiting_count >= _TOGETHER:
+            self._count()
+
+    def _count(self) -> None:
+        """Count what waits: many values at a time, as each time costs as much as there are keys."""
+        if not self._waiting:
+            return
+        values = np.concatenate(self._waiting)
+        self._waiting, self._waiting_count = [], 0
         floats = values.astype(np.float64)
-        self.count += len(values)
-        self.sum += float(floats.sum())
-        self.sum_of_squares += float(np.square(floats).sum())  # a dot product would start threads
+        self._counted += len(values)
+        self._sum += float(floats.sum())
+        self._sum_of_squares += float(np.square(floats).sum())  # a dot product would start threads
         self._whole = values.dtype.kind == "i"
         keys = values if self._whole else np.where(floats < _LEAST, 0, (floats.view(np.int64) >> 40) - _FIRST)
         if int(keys.max()) >= _DENSE:
@@ -48,6 +63,7 @@ class Tally:
 
     def values(self) -> tuple[Floats, Ints]:
         """Each value in ascending order, and how often it came."""
+        self._count()
         keys = np.flatnonzero(self._counts)
         large = sorted(self._large)
         floats = keys.astype(np.float64)
@@ -66,6 +82,17 @@ class Tally:
         return np.asarray(low + (high - low) * (places - np.floor(places)))
 
     @property
+    def count(self) -> int:
+        """How many values."""
+        return self._counted + self._waiting_count
+
+    @property
+    def sum(self) -> float:
+        """Of all values."""
+        self._count()
+        return self._sum
+
+    @property
     def mean(self) -> float:
         """Of all values; 0 without any."""
         return self.sum / self.count if self.count else 0.0
@@ -75,7 +102,7 @@ class Tally:
         """Standard deviation over mean; none without values or at a mean of 0."""
         if not self.count or not self.mean:
             return None
-        variance = max(0.0, self.sum_of_squares / self.count - self.mean**2)
+        variance = max(0.0, self._sum_of_squares / self.count - self.mean**2)
         return float(np.sqrt(variance) / self.mean)
 
     def summary(self) -> dict[str, float]:

@@ -188,12 +188,16 @@ class Checker:
 
     def _check_ids(self, batch: Batch, ids: IdLists, find: Callable[..., None]) -> None:
         lengths = ids.lengths
-        block = (
-            np.full(len(batch), self._block_tokens)
-            if self._block_tokens
-            else np.array([size or 1 for size in batch.more["block_tokens"]], dtype=np.int64)
-        )
-        has = lengths > 0 if self._block_tokens is None else np.ones(len(batch), dtype=bool)
+        if "kept_ids" in batch.more:
+            lengths = lengths + np.array([kept or 0 for kept in batch.more["kept_ids"]], dtype=np.int64)
+        if self._block_tokens:
+            block = np.full(len(batch), self._block_tokens)
+            has = np.ones(len(batch), dtype=bool)
+        else:
+            block = np.array([size or 0 for size in batch.more["block_tokens"]], dtype=np.int64)
+            has = block > 0
+            find((lengths > 0) & ~has, lambda _: "has hash_ids and no block_tokens above 0")
+            block = np.maximum(block, 1)
         prompts, totals = batch.prompt_tokens, batch.prompt_tokens + batch.output_tokens
         find(
             has & (lengths < prompts // block),

@@ -7,6 +7,7 @@ where requests wait for each other.
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -49,9 +50,10 @@ class FlatTrace:
         self.notes: list[str] = []
         self._reader = reader
         self._checker = checker
-        if check:
-            for _ in self._checked():
-                pass
+        if check and layout is not None and layout.played:
+            deque(sessions_of(self._checked(), spec.path, layout), maxlen=0)
+        elif check:
+            deque(self._checked(), maxlen=0)
 
     @property
     def simple(self) -> bool:
@@ -118,7 +120,9 @@ class FlatTrace:
             raise InputError("no request arrives between from_s and to_s", where="workload.from_s")
 
     def _checked(self) -> Iterator[Batch]:
-        bad = BadLines(self.spec.path, self.spec.skip_bad_lines)
+        # Without a line that others refer to, what follows would mean something else.
+        chained = self.layout is not None and {"kept_ids", "after"} & set(self.layout.fields)
+        bad = BadLines(self.spec.path, 0 if chained else self.spec.skip_bad_lines)
         checker = self._checker(bad)
         found = False
         try:

@@ -188,6 +188,8 @@ def layout_of(
                 f" {format_.name} calls them {' or '.join(wanted[:3])}{near}",
                 where=where,
             )
+    if "hash_ids" in fields and not format_.block_tokens and "block_tokens" not in fields:
+        raise InputError("has hash_ids and no block_tokens, the tokens that each stands for", where=where)
     used = {name.split(".")[0] for name in fields.values()} | set(fields.values())
     unused = tuple(name for name in names if "." not in name and name not in used)
     return Layout(format_, fields, first_line, header, meta or {}, unused)

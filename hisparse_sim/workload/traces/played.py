@@ -117,7 +117,7 @@ class _Rows:
 
     def _content(self, batch: Batch, index: int) -> Content:
         suffix = _suffix(batch)
-        if segments := _value(batch, "segments", index):
+        if (segments := _value(batch, "segments", index)) is not None:
             return tuple(Segment(stream + suffix, start, length) for stream, start, length in segments)
         if batch.ids is not None and (self._block_tokens or _value(batch, "block_tokens", index)):
             return self._hashes(batch, index, suffix)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -97,14 +98,18 @@ def names(value: Any) -> list[str]:
 
 
 def pieces(value: Any) -> list[Any]:
-    """A list of [stream, first token, tokens]. Raises ValueError."""
+    """A list of [stream, first token, tokens]; in Parquet, of structs. Raises ValueError."""
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        value = [[piece.get(name) for name in ("stream", "start", "length")] for piece in value]
     if not isinstance(value, list) or not all(_is_piece(piece) for piece in value):
         raise ValueError("it must be a list of [stream, first token, tokens]")
     return value
 
 
 def tags(value: Any) -> dict[str, str]:
-    """A mapping of texts. Raises ValueError."""
+    """A mapping of texts, or the JSON of one. Raises ValueError."""
+    if isinstance(value, str) and value.startswith("{"):
+        value = json.loads(value)
     if isinstance(value, dict) and all(isinstance(part, str) for pair in value.items() for part in pair):
         return value
     raise ValueError("it must be a mapping of texts")

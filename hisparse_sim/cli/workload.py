@@ -1,0 +1,187 @@
+"""``hisparse-sim workload``: look at a stream of requests without simulating it, and save it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hisparse_sim.errors import InputError
+
+if TYPE_CHECKING:
+    from hisparse_sim.scenario.workload import WorkloadSpec
+
+_ACTIONS = ("describe", "save", "plot")
+
+
+def command(
+    action: Annotated[str, typer.Argument(metavar="[describe|save|plot]", help="What to do.")],
+    source: Annotated[
+        str, typer.Argument(metavar="SCENARIO_OR_TRACE", help="A scenario, or a trace: file or folder.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="save: .jsonl, .jsonl.gz or .parquet. plot: .png or .svg; without an ending, both.",
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first so many requests.")] = None,
+    trace_format: Annotated[
+        str | None, typer.Option("--format", help="Of the trace; else told from its content.")
+    ] = None,
+    trace_scale: Annotated[
+        float | None, typer.Option(help="Times of the trace so many times as long; 0.5 is twice as fast.")
+    ] = None,
+    trace_from: Annotated[float | None, typer.Option(help="Second of the trace to begin at.")] = None,
+    trace_to: Annotated[float | None, typer.Option(help="Second of the trace to end before.")] = None,
+    repeat: Annotated[int | None, typer.Option(help="Play the trace so many times.")] = None,
+    skip_bad_lines: Annotated[
+        int | None, typer.Option(help="Leave out up to so many lines that cannot be used.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Any field of the scenario.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Describe, save or plot the requests of SCENARIO_OR_TRACE."""
+    if action not in _ACTIONS:
+        raise InputError(f"{action!r} is not an action; use one of {', '.join(_ACTIONS)}", where="workload")
+    flags = {
+        "limit": ("--limit", limit),
+        "format": ("--format", trace_format),
+        "time_scale": ("--trace-scale", trace_scale),
+        "from_s": ("--trace-from", trace_from),
+        "to_s": ("--trace-to", trace_to),
+        "repeat": ("--repeat", repeat),
+        "skip_bad_lines": ("--skip-bad-lines", skip_bad_lines),
+    }
+    given = {field: flag for field, (flag, value) in flags.items() if value is not None}
+    values = {field: value for field, (_, value) in flags.items() if value is not None}
+    spec, spec_seed = _asked(source, values, given, settings or [])
+    seed = spec_seed if seed is None else seed
+    if action == "save":
+        _save(spec, seed, source, out)
+    else:
+        from hisparse_sim.workload.facts import Facts
+        from hisparse_sim.workload.make import make_workload
+
+        facts = Facts.of(make_workload(spec, seed, check=False))
+        if spec.kind != "trace" and spec.limit is not None:
+            facts.notes.append(f"a run sends the first {spec.limit:,} of these requests only")
+        if action == "plot":
+            _plot(facts, out or Path("workload"), Path(source).name)
+        elif as_json:
+            print(json.dumps(facts.summary(), indent=2, allow_nan=False))
+        else:
+            print(text_of(facts.summary()))
+        for note in facts.notes:
+            print(f"note: {note}", file=sys.stderr)
+
+
+def is_trace(source: str) -> bool:
+    """Whether a name is that of a trace: a folder, or a file that is no YAML."""
+    path = Path(source)
+    return path.exists() and (path.is_dir() or path.suffix.lower() not in (".yaml", ".yml"))
+
+
+def _asked(
+    source: str, values: Mapping[str, Any], given: Mapping[str, str], settings: list[str]
+) -> tuple[WorkloadSpec, int]:
+    """The workload of a scenario or a trace, with what flags say of it."""
+    from hisparse_sim.scenario.overrides import parse_override, place
+
+    flags = {("workload", field): flag for field, flag in given.items()}
+    if is_trace(source):
+        from hisparse_sim.scenario.base import Record
+        from hisparse_sim.scenario.overrides import apply_overrides
+        from hisparse_sim.scenario.validate import build
+        from hisparse_sim.scenario.workload import TraceSpec
+
+        class Asked(Record):
+            workload: TraceSpec
+            seed: int = 0
+
+        trace = {"workload": {"kind": "trace", "path": source, **values}}
+        places = {parse_override(text)[0]: place(text) for text in settings}
+        asked = build(Asked, apply_overrides(trace, settings), file="", given=places | flags)
+        return asked.workload, asked.seed
+    from hisparse_sim.scenario.loader import load_scenario
+
+    if given and load_scenario(source, overrides=settings).workload.kind != "trace":
+        field = next((field for field in given if field != "limit"), None)
+        if field is not None:
+            raise InputError("is for traces; this scenario's requests are generated", where=given[field])
+    overrides = [f"workload.{field}={json.dumps(value)}" for field, value in values.items()]
+    scenario = load_scenario(source, overrides=[*settings, *overrides])
+    return scenario.workload, scenario.seed
+
+
+def text_of(facts: Mapping[str, Any]) -> str:
+    """Counts, shares and a table of quantiles, for a terminal."""
+    from hisparse_sim.cli.catalogue import table
+
+    lines = [f"{facts['sessions']:,} sessions, {facts['requests']:,} requests{_loop(facts)}"]
+    if facts["prefix_hit_bound"] is not None:
+        line = f"{facts['prefix_hit_bound']:.1%} of all prompt tokens were said before"
+        if facts["block_hit_bound"] is not None:
+            line += f" ({facts['block_hit_bound']:.1%} of the trace's blocks)"
+        lines.append(f"{line}: the most that prefix caches can hit")
+    for title, shares in (("tenants", facts["tenants"]), ("priorities", facts["priorities"])):
+        if len(shares) > 1:
+            lines.append(f"{title}: " + ", ".join(f"{name} {share:.1%}" for name, share in shares.items()))
+    rows = []
+    for name, title in (
+        ("prompt_tokens", "prompt tokens"),
+        ("new_tokens", "new tokens"),
+        ("output_tokens", "output tokens"),
+        ("turns", "requests a session"),
+        ("think_time_s", "pause before, s"),
+        ("arrival_gap_s", "between sessions, s"),
+    ):
+        points = facts[name]
+        if points and not (name == "turns" and points["max"] == 1):
+            rows.append({"": title} | {key: _number(value) for key, value in points.items()})
+    return "\n".join([*lines, "", table(rows)] if rows else lines)
+
+
+def _loop(facts: Mapping[str, Any]) -> str:
+    if facts["concurrency"]:
+        return f", {facts['concurrency']} sessions at a time"
+    if facts["sessions_per_s"] is None:
+        return ""
+    variation = facts["gap_variation"]
+    text = f"; {facts['sessions_per_s']:,.3g} sessions/s over {facts['last_arrival_s']:,.0f} s"
+    return text + (f", gaps vary by {variation:.2g} of their mean" if variation is not None else "")
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _save(spec: WorkloadSpec, seed: int, source: str, out: Path | None) -> None:
+    from hisparse_sim.workload.make import make_workload
+    from hisparse_sim.workload.save import save
+
+    if out is None:
+        raise InputError("missing; name a .jsonl, .jsonl.gz or .parquet file", where="--out")
+    workload = make_workload(spec, seed, check=False)
+    count = save(workload, out, about={"source": Path(source).name, "seed": seed})
+    for note in workload.notes:
+        print(f"note: {note}", file=sys.stderr)
+    print(f"{count:,} requests: {out}", file=sys.stderr)
+
+
+def _plot(facts: Any, out: Path, title: str) -> None:
+    from hisparse_sim.report.workload_plots import save_picture
+
+    try:
+        for path in save_picture(facts, out, title=title):
+            print(path)
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror or error}", where=f"--out {out}") from None
