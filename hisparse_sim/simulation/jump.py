@@ -34,7 +34,7 @@ def jump(engine: Engine, queue: deque[Batch]) -> bool:
     recorder.queue_is(engine.clock, n, waiting, lack if engine.waiting() else "")
     engine.lack = lack if waiting else ""
     until_s = engine.env.peek()
-    _, host_free, resident, host_only = engine.levels()
+    _, host_free, resident, host_only, hot_blocks = engine.levels()
     # The batch in flight was decided with the queues of then.
     queues = (n, waiting) if flying is None else (flying.decision.running, flying.decision.waiting)
     work = engine.decodes(0)
@@ -80,6 +80,7 @@ def jump(engine: Engine, queue: deque[Batch]) -> bool:
             host_only,
             back_cost.h2d_bytes + loaded,
             back_cost.d2h_bytes + stored,
+            hot_blocks,
         )
         recorder.step(row, back_cost)
         queues = n, waiting

@@ -27,6 +27,11 @@ class RequestRecord:
     hit_tokens: int | None = None
     """Of the first admission."""
     preemptions: int = 0
+    preempted_s: tuple[float, ...] = ()
+    """When it was taken out and when it ran again, in turn."""
+    load_start_s: float | None = None
+    """Of a load from the offload tier before it first ran."""
+    load_end_s: float | None = None
     itl_max_s: float = 0.0
     status: str = "incomplete"
     reason: str = ""
@@ -54,6 +59,8 @@ class StepRow:
     h2d_bytes: float
     """Put on one GPU's link by these steps, or by loads that began since the step before."""
     d2h_bytes: float
+    hot_blocks: int = 0
+    """Blocks of running requests' hot buffers."""
 
 
 @dataclass(slots=True)

@@ -55,6 +55,9 @@ class Result:
                     for name, of in (("ttft_s", ttft_s), ("tpot_s", tpot_s), ("e2e_s", e2e_s))
                 },
                 "itl_max_s": pd.Series([r.itl_max_s for r in rows], dtype="float64"),
+                "load_start_s": pd.Series([r.load_start_s for r in rows], dtype="float64"),
+                "load_end_s": pd.Series([r.load_end_s for r in rows], dtype="float64"),
+                "preempted_s": pd.Series([list(r.preempted_s) for r in rows], dtype="object"),
                 "reason": [r.reason for r in rows],
             }
         )
@@ -88,7 +91,7 @@ class Result:
             self._write_scenario(made / "scenario.yaml")
             _write_json(made / "summary.json", self.summary)
             _write_json(made / "timing.json", self.timing)
-            self.requests.to_parquet(made / "requests.parquet", index=False)
+            _write_requests(made / "requests.parquet", self.requests)
             self.steps.to_parquet(made / "steps.parquet", index=False)
             for file in sorted(made.iterdir()):
                 file.replace(folder / file.name)
@@ -129,6 +132,16 @@ def _unwritable(folder: Path, error: OSError) -> InputError:
         f"results cannot be written here ({error.strerror or error}); name a folder you may write to",
         where=f"--out {folder}",
     )
+
+
+def _write_requests(path: Path, frame: pd.DataFrame) -> None:
+    import pyarrow as pa
+
+    schema = pa.Schema.from_pandas(frame, preserve_index=False)
+    # Of lists that are all empty the type cannot be told.
+    lists = pa.field("preempted_s", pa.list_(pa.float64()))
+    schema = schema.set(schema.get_field_index("preempted_s"), lists)
+    frame.to_parquet(path, index=False, schema=schema)
 
 
 def _write_json(path: Path, data: dict[str, Any]) -> None:

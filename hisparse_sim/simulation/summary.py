@@ -176,6 +176,7 @@ def summarise(
             "num_gpu_blocks": pools.num_gpu_blocks,
             "num_host_blocks": pools.num_host_blocks or pools.num_cpu_chunks or None,
             "block_size": pools.block_size,
+            "resident_groups": pools.resident_groups or None,
             "max_model_len": pools.max_model_len,
             "max_concurrency": pools.max_concurrency,
             "steady_concurrency": pools.steady_concurrency,

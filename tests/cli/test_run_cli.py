@@ -110,6 +110,9 @@ def test_the_tables_have_their_columns(tmp_path):
         "tpot_s",
         "e2e_s",
         "itl_max_s",
+        "load_start_s",
+        "load_end_s",
+        "preempted_s",
         "reason",
     ]
     assert {"first_step", "last_step", "start_s", "end_s", "running", "waiting"} <= set(steps.columns)
