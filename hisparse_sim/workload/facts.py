@@ -94,7 +94,7 @@ class Facts:
             hits = np.minimum(blocks * block_tokens, batch.prompt_tokens - 1)
         elif "session" in batch.more or "prefix_tokens" in batch.more:
             hits = self._said_before(batch)
-        for priority, times in Counter(batch.more.get("priority", ())).items():
+        for priority, times in Counter(batch.more.get("priority", [None] * len(batch))).items():
             self.priorities[priority or 0] += times
         self.sessions += len(batch)
         self.turns.add(np.ones(len(batch), dtype=np.int64))

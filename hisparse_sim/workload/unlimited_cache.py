@@ -51,6 +51,8 @@ class UnlimitedCache:
 
         Request i says ``tokens[i]`` of the stream ``keys[which[i]]``.
         """
+        if not len(which):
+            return np.zeros(0, dtype=np.int64)
         known = np.array([self.lengths.get(key) or 0 for key in keys], dtype=np.int64)
         order = np.argsort(which, kind="stable")
         stream = which[order]

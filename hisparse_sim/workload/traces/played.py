@@ -24,8 +24,9 @@ from hisparse_sim.workload.request import BlockHashes, Content, RequestSpec, Seg
 from hisparse_sim.workload.traces.batch import Batch
 from hisparse_sim.workload.traces.formats import Layout
 
-_DENSE_IDS = 2**31
-"""Block ids below are used as they are; larger ones, such as hashes of 64 bits, are numbered."""
+_SMALL_IDS = 2**20
+"""Block ids below are used as they are; others, such as hashes of 64 bits, are numbered from here on, so
+that whoever keeps a table of ids needs no more room than there are ids."""
 
 
 def sessions_of(batches: Iterator[Batch], path: Path, layout: Layout | None) -> Iterator[Session]:
@@ -133,9 +134,11 @@ class _Rows:
     def _hashes(self, batch: Batch, index: int, suffix: str) -> BlockHashes:
         assert batch.ids is not None
         ids = batch.ids.of(index)
-        if len(ids) and (ids.min() < 0 or ids.max() >= _DENSE_IDS):
+        large = (ids < 0) | (ids >= _SMALL_IDS)
+        if np.any(large):
             numbers = self._numbers
-            ids = np.array([numbers.setdefault(i, len(numbers)) for i in ids.tolist()], dtype=np.int64)
+            ids = ids.copy()
+            ids[large] = [numbers.setdefault(i, _SMALL_IDS + len(numbers)) for i in ids[large].tolist()]
         if kept := _value(batch, "kept_ids", index):
             if kept > len(self._above):
                 raise InputError(

@@ -79,13 +79,9 @@ def text(value: Any) -> str:
 
 def id_list(value: Any) -> list[int]:
     """A list of whole numbers. Raises ValueError."""
-    try:
-        ids = np.array(value) if value else np.zeros(0, dtype=np.int64)
-    except ValueError:
-        ids = np.zeros(1, dtype=object)
-    if not isinstance(value, list) or ids.ndim != 1 or ids.dtype.kind not in "iu":
-        raise ValueError("it must be a list of whole numbers")
-    return value
+    if isinstance(value, list) and all(type(i) is int and -(2**63) <= i < 2**64 for i in value):
+        return value
+    raise ValueError("it must be a list of whole numbers of 64 bits")
 
 
 def names(value: Any) -> list[str]:

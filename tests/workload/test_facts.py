@@ -1,0 +1,263 @@
+"""Counting without keeping: the same as keeping all, whichever way a trace is read."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hisparse_sim.scenario.workload import AgenticCodingSpec, TraceSpec
+from hisparse_sim.workload import make_workload
+from hisparse_sim.workload.facts import Facts, describe
+from hisparse_sim.workload.request import BlockHashes, RequestSpec
+from hisparse_sim.workload.tally import Tally, TimeBins
+from hisparse_sim.workload.traces import lines, open_trace
+from hisparse_sim.workload.traces.batch import IdLists, Recent
+from hisparse_sim.workload.traces.flat import FlatTrace
+from hisparse_sim.workload.traces.lines import read_json_lines, read_table
+from hisparse_sim.workload.unlimited_cache import SeenIds, UnlimitedCache
+
+
+@given(st.lists(st.lists(st.integers(0, 10_000_000), max_size=30), min_size=1))
+def test_a_tally_of_whole_numbers_is_exact(parts: list[list[int]]) -> None:
+    tally, values = Tally(), [value for part in parts for value in part]
+    for part in parts:
+        tally.add(np.array(part, dtype=np.int64))
+    assert tally.count == len(values)
+    if values:
+        assert tally.quantile([0, 0.3, 0.5, 0.99, 1]) == pytest.approx(
+            np.quantile(values, [0, 0.3, 0.5, 0.99, 1])
+        )
+        assert tally.mean == pytest.approx(np.mean(values))
+
+
+@given(st.lists(st.floats(0, 1e8), min_size=1))
+def test_a_tally_of_times_is_near(values: list[float]) -> None:
+    tally = Tally()
+    tally.add(np.array(values))
+    assert tally.quantile([0.0, 0.5, 1.0]) == pytest.approx(
+        np.quantile(values, [0, 0.5, 1]), rel=3e-4, abs=2e-9
+    )
+
+
+def test_round_times_come_out_as_they_are() -> None:
+    tally = Tally()
+    tally.add(np.array([0.0, 0.5, 3.0, 7.5, 3600.0]))
+    assert tally.values()[0].tolist() == [0.0, 0.5, 3.0, 7.5, 3600.0]
+
+
+@given(st.lists(st.floats(0, 1e7), min_size=1, max_size=50))
+def test_time_bins_lose_no_arrival(times: list[float]) -> None:
+    bins = TimeBins()
+    for time_s in sorted(times):
+        bins.add(np.array([time_s]))
+    assert bins.counts.sum() == len(times)
+    expected = np.bincount((np.array(times) / bins.width_s).astype(int), minlength=bins.BINS)
+    assert bins.counts.tolist() == expected.tolist()
+
+
+id_lists = st.lists(st.lists(st.integers(0, 40), max_size=8, unique=True), max_size=12)
+
+
+def known_first(seen: SeenIds, batches: list[list[list[int]]]) -> list[int]:
+    found: list[int] = []
+    for batch in batches:
+        flat = np.array([i for ids in batch for i in ids], dtype=np.int64)
+        found += seen.known_first(
+            IdLists(flat, np.cumsum([len(ids) for ids in batch], dtype=np.int64))
+        ).tolist()
+    return found
+
+
+@pytest.mark.parametrize("spread", [1, 2**34, -(2**40)], ids=["numbers", "hashes", "negative hashes"])
+@given(st.lists(id_lists, max_size=4))
+def test_ids_are_known_once_they_were_said(spread: int, batches: list[list[list[int]]]) -> None:
+    batches = [[[spread * i for i in ids] for ids in batch] for batch in batches]
+    before: set[int] = set()
+    expected = []
+    for ids in itertools.chain(*batches):
+        expected.append(next((n for n, i in enumerate(ids) if i not in before), len(ids)))
+        before.update(ids)
+    assert known_first(SeenIds(), batches) == expected
+
+
+def test_hashes_after_numbers_keep_what_was_known() -> None:
+    assert known_first(SeenIds(), [[[1, 2, 3]], [[1, 2, 2**50]], [[1, 2, 3, 2**50, 4]]]) == [0, 2, 4]
+
+
+def test_what_is_remembered_has_a_bound() -> None:
+    recent: Recent[int] = Recent(3)
+    for key in range(1, 8):
+        recent.put(key, key)
+        recent.get(1)
+    assert [key for key in range(1, 8) if recent.get(key)] == [1, 5, 6, 7] or recent.get(7) == 7
+
+
+class Slow:
+    """Reads line by line whatever comes."""
+
+    def __enter__(self) -> None:
+        self._lanes = (lines.json_lane, lines.table_lane)
+        lines.json_lane = lambda *_: None  # type: ignore[assignment]
+        lines.table_lane = lambda *_: None  # type: ignore[assignment]
+
+    def __exit__(self, *_: object) -> None:
+        lines.json_lane, lines.table_lane = self._lanes
+
+
+rows = st.lists(
+    st.fixed_dictionaries(
+        {"arrival_s": st.floats(0, 1e6) | st.integers(0, 10**6), "prompt_tokens": st.integers(-1, 10**6)},
+        optional={
+            "output_tokens": st.integers(0, 10**5) | st.just(7.0),
+            "session": st.sampled_from(["a", "b, c", "", 'd"', "é", None]) | st.integers(0, 9),
+            "prefix_group": st.sampled_from(["g", None]),
+            "prefix_tokens": st.sampled_from([None, 3, 50]),
+            "priority": st.integers(-3, 3) | st.none(),
+            "model": st.sampled_from(["x", [1, {"y": 2}], None, 1.5]),
+        },
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+def columns(batches: Any) -> Any:
+    """All columns, and which lines have problems; what those are, only the slow lane says."""
+    found: dict[str, list[Any]] = {}
+    for batch in batches:
+        named = {
+            "lines": batch.lines.tolist(),
+            "arrival_s": list(map(str, batch.arrival_s.tolist())),  # nan is not nan
+            "prompt": batch.prompt_tokens.tolist(),
+            "output": batch.output_tokens.tolist(),
+            "problems": batch.problems,
+        }
+        for name, values in (named | batch.more).items():
+            found.setdefault(name, []).extend(values)
+        if batch.ids is not None:
+            found.setdefault("ids", []).extend(batch.ids.of(i).tolist() for i in range(len(batch)))
+    return found
+
+
+FIELDS = (
+    "arrival_s",
+    "prompt_tokens",
+    "output_tokens",
+    "session",
+    "prefix_group",
+    "prefix_tokens",
+    "priority",
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(rows)
+def test_both_lanes_read_the_same_of_lines(tmp_path_factory: pytest.TempPathFactory, made: list[Any]) -> None:
+    path = tmp_path_factory.mktemp("lanes") / "t.jsonl"
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in made))
+    fields = {field: field for field in FIELDS}
+    fast = columns(read_json_lines(path, fields))
+    with Slow():
+        assert columns(read_json_lines(path, fields)) == fast
+
+
+cells = st.sampled_from(["1", "25", "", "null", "x", "1.5", "-3", '"7"', '"a,b"'])
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(*[cells] * 4), min_size=1, max_size=6))
+def test_both_lanes_read_the_same_of_tables(
+    tmp_path_factory: pytest.TempPathFactory, made: list[tuple[str, ...]]
+) -> None:
+    path = tmp_path_factory.mktemp("lanes") / "t.csv"
+    header = ("prompt_tokens", "output_tokens", "session", "priority")
+    path.write_text("\n".join([",".join(header), *(",".join(row) for row in made), ""]))
+    fields = {field: field for field in header}
+    fast = columns(read_table(path, header, fields))
+    with Slow():
+        assert columns(read_table(path, header, fields)) == fast
+
+
+def test_nested_fields_and_ids_go_the_fast_lane(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    made = [
+        {
+            "usage": {"prompt_tokens": 5 + i, "completion_tokens": i},
+            "created": 10 + i,
+            "hash_ids": list(range(i)),
+        }
+        for i in range(4)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in made))
+    fields = {
+        "arrival_s": "created",
+        "prompt_tokens": "usage.prompt_tokens",
+        "output_tokens": "usage.completion_tokens",
+        "hash_ids": "hash_ids",
+    }
+    lane = lines.json_lane(path.read_bytes().split(b"\n")[0], fields)
+    assert lane is not None
+    (block,) = lines.read_blocks(path)
+    assert lane(block) is not None
+    fast = columns(read_json_lines(path, fields))
+    with Slow():
+        assert columns(read_json_lines(path, fields)) == fast
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 300),
+            st.integers(0, 50),
+            st.sampled_from([None, "s", "t"]),
+            st.sampled_from([None, "g", "h"]),
+            st.sampled_from([None, 0, 20, 100]),
+        ),
+        min_size=1,
+        max_size=25,
+    ),
+    st.integers(1, 2),
+)
+def test_batches_and_sessions_have_the_same_facts(
+    tmp_path_factory: pytest.TempPathFactory, made: list[tuple[Any, ...]], repeat: int
+) -> None:
+    names = ("prompt_tokens", "output_tokens", "session", "prefix_group", "prefix_tokens")
+    path = tmp_path_factory.mktemp("facts") / "t.jsonl"
+    path.write_text(
+        "".join(
+            json.dumps({"arrival_s": i} | dict(zip(names, row, strict=True))) + "\n"
+            for i, row in enumerate(made)
+        )
+    )
+    workload = open_trace(TraceSpec(path=path, repeat=repeat), 0)
+    assert isinstance(workload, FlatTrace) and workload.simple
+    one_by_one = Facts()
+    for session in workload.sessions():
+        one_by_one.add(session)
+    assert Facts.of(workload).summary() == one_by_one.summary()
+
+
+def test_the_bound_is_that_of_a_cache_without_a_limit() -> None:
+    cache = UnlimitedCache()
+
+    def hit(ids: list[int], tokens: int) -> int:
+        content = BlockHashes("s", np.array(ids), 64)
+        return cache.hit_tokens(RequestSpec("r", tokens, 1, content))
+
+    assert [hit([1, 2], 130), hit([1, 2, 3], 200), hit([1, 2, 3], 192), hit([1, 9], 130)] == [0, 128, 191, 64]
+
+
+def test_a_closed_loop_has_no_times_of_arrival() -> None:
+    facts = describe(make_workload(AgenticCodingSpec(sessions=2, concurrency=2), 0))
+    assert facts["concurrency"] == 2
+    assert facts["last_arrival_s"] is facts["sessions_per_s"] is None
+    assert facts["arrival_gap_s"] == {}
+    json.dumps(facts, allow_nan=False)
