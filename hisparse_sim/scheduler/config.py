@@ -16,6 +16,9 @@ class SchedulerConfig:
     chunked_prefill: bool = True
     priority_policy: bool = False
     async_scheduling: bool = False
+    give_up_after: int = 0
+    """Preemptions after which the last victim is dropped if no request got further than ever before
+    between them: they would go on for ever. 0: never, as vLLM."""
     threshold_when_alone: bool = False
     """0.30: ``long_prefill_token_threshold`` binds even a request that is alone."""
     self_preemption_ends_step: bool = False

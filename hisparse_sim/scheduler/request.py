@@ -31,6 +31,7 @@ class Request:
         "computed",
         "content",
         "epoch",
+        "furthest",
         "id",
         "in_flight",
         "max_tokens",
@@ -68,6 +69,8 @@ class Request:
         """Prompt and sampled tokens."""
         self.computed = 0
         """Tokens whose KV exists or is being computed."""
+        self.furthest = 0
+        """The most it has ever been."""
         self.placeholders = 0
         """Sampled tokens that an asynchronous batch has not brought back yet."""
         self.in_flight = 0

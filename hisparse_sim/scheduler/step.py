@@ -82,6 +82,8 @@ class Decision:
     admitted: list[Request] = field(default_factory=list)
     resumed: list[Request] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
+    given_up: list[Request] = field(default_factory=list)
+    """Preempted and not put back: see ``SchedulerConfig.give_up_after``."""
     dropped_tokens: int = 0
     """Computed tokens that the preempted requests lost (those they find again are counted too)."""
     past: dict[Request, int] = field(default_factory=dict)
@@ -113,6 +115,8 @@ class Scheduler:
         self.step = 0
         self.flush = False
         """A request finished in the last update: one more step tells the workers."""
+        self._in_vain = 0
+        """Preemptions since some request last got further than ever before."""
 
     def add(self, request: Request) -> None:
         """A request arrives."""
@@ -145,6 +149,9 @@ class Scheduler:
         for request, tokens in decision.scheduled.items():
             decision.past[request] = request.computed
             request.computed += tokens
+            if request.computed > request.furthest:
+                request.furthest = request.computed
+                self._in_vain = 0
             samples = request.computed >= request.num_tokens + request.placeholders
             decision.epochs[request] = request.epoch, samples
             if self.config.async_scheduling:
@@ -209,8 +216,14 @@ class Scheduler:
         victim.epoch += 1
         victim.preemptions += 1
         victim.status = Status.PREEMPTED
-        self.waiting.put_back(victim)
         decision.preempted.append(victim)
+        self._in_vain += 1
+        if self._in_vain == self.config.give_up_after:
+            self._in_vain = 0
+            victim.status = Status.FINISHED
+            decision.given_up.append(victim)
+        else:
+            self.waiting.put_back(victim)
 
     def _schedule_waiting(self, decision: Decision) -> None:
         if self.loading and not self._schedule_loaded(decision):

@@ -99,6 +99,7 @@ def build_replica(scenario: Scenario) -> Replica:
         chunked_prefill=engine.enable_chunked_prefill,
         priority_policy=engine.policy == "priority",
         async_scheduling=engine.async_scheduling,
+        give_up_after=1000,
     )
     cost = StepCostModel(model, node, engine, profile)
     return Replica(

@@ -7,6 +7,8 @@ block 0 of each pool is never handed out, and write-backs are reported in the st
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from small_engines import THREE_GROUPS, hit, replay, run, total, when
 
@@ -264,6 +266,24 @@ def test_pages_in_flight_at_a_preemption_are_not_published():
     assert lines[1]["completed"] == 2
     assert lines[2]["resumed"] == ["a"]
     assert hit(lines, "a") == [0, 0]
+
+
+def test_a_request_that_preempts_itself_for_ever_can_be_given_up():
+    # The same: by the start-up check (4 indexer blocks, 2 groups * 2 pages, 2 hot: 10 of 13) the longest
+    # request of 256 tokens fits, but alone it starts again every second step. vLLM would go on.
+    engine = {"num_gpu_blocks": 14, "max_model_len": 256, "max_num_batched_tokens": 128, "delay": 1}
+    endless = replay("hisparse", engine, a=(255, 1), b=(10, 1, 3))
+    lines = list(zip(range(200), endless.lines(), strict=False))
+    assert sum(len(line["preempted"]) for _, line in lines) == 100
+    assert not any(line["finished"] for _, line in lines)
+
+    ended = replay("hisparse", engine, a=(255, 1), b=(10, 1, 3))
+    ended.scheduler.config = replace(ended.scheduler.config, give_up_after=5)
+    lines = list(ended.lines())
+    # Steps 1, 3, 5, 7, 9: no further than in step 0. Then b, behind it in the queue, has its turn.
+    assert [line["step"] for line in lines if line["preempted"]] == [1, 3, 5, 7, 9]
+    assert [line["step"] for line in lines if line["finished"]] == [10]
+    assert ended.memory.gpu.free == 13
 
 
 def test_a_long_prefill_publishes_page_by_page():
