@@ -1,2 +1,1 @@
-"""The command line: one module a command; it parses, calls and prints.
-"""
+"""The command line: one module a command; it parses, calls and prints."""

@@ -163,6 +163,12 @@ def _print(result: Result, as_json: bool) -> None:
 
     label = f"{result.scenario.name}\n{result.scenario.engine.mode}"
     print(side_by_side([(label, result.summary)]))
+    if sys.stdout.isatty():
+        from hisparse_sim.report.run_picture import RunPicture
+        from hisparse_sim.report.sparklines import sparklines
+
+        run = RunPicture(result.summary, result.requests, result.steps)
+        print(f"\n{sparklines([run], encoding=sys.stdout.encoding)}")
 
 
 def _remove_plots(out: Path) -> None:
