@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import simpy
 
@@ -254,6 +254,9 @@ class Engine:
         for request in decision.preempted:
             recorder.preemptions += 1
             request.user.record.preemptions += 1
+            request.user.record.preempted_s += (now,)
+        for request in decision.resumed:
+            request.user.record.preempted_s += (now,)
         for request in decision.given_up:
             self._fail(request.user, "preempted again and again without getting any further")
         for request, hit in decision.hits.items():
@@ -263,6 +266,8 @@ class Engine:
                 recorder.hit_tokens += record.hit_tokens
                 recorder.prompt_tokens += request.num_tokens
                 recorder.loaded_tokens += hit.load_tokens
+                if hit.load_tokens:
+                    record.load_start_s = now
         for request in decision.admitted:
             request.user.record.first_scheduled_s = now
         work = self._work(decision)
@@ -345,18 +350,19 @@ class Engine:
         state = request.memory
         return float(min(self.replica.topk, past + 1) * state.host_only / state.pages)
 
-    def levels(self) -> tuple[int, int, int, int]:
-        """Free blocks on the GPU and the host; pages of running requests on the GPU, and only off it."""
+    def levels(self) -> tuple[int, int, int, int, int]:
+        """Free blocks on GPU and host; running requests' pages on the GPU, only off it, and hot blocks."""
         memory = self.memory
-        resident = host_only = host_free = 0
+        resident = host_only = hot = host_free = 0
         if isinstance(memory, HiSparseMemory):
             host_free = memory.host_pool.free
             for request in self.scheduler.running:
                 resident += request.memory.resident
                 host_only += request.memory.host_only
+                hot += request.memory.hot_blocks
         elif isinstance(memory, OffloadMemory):
             host_free = memory.store.free
-        return memory.gpu.free, host_free, resident, host_only
+        return memory.gpu.free, host_free, resident, host_only, hot
 
     def _index_traffic(self, cost: StepCost) -> StepCost:
         """Add the indexer blocks that the step copies to and from their offload, on every rank."""
@@ -401,6 +407,9 @@ class Engine:
         job.on_link = False
         if job.load:
             memory.finish(job)
+            record = cast(Request, job.request).user.record
+            if record.load_end_s is None and not record.preemptions:
+                record.load_end_s = self.env.now
         self._rouse()
 
     def _update(self, batch: Batch) -> None:
@@ -421,7 +430,7 @@ class Engine:
 
     def _record(self, batch: Batch) -> None:
         decision, cost, work = batch.decision, batch.cost, batch.work
-        gpu_free, host_free, resident, host_only = self.levels()
+        gpu_free, host_free, resident, host_only, hot_blocks = self.levels()
         step = self.recorder.steps
         self.recorder.step(
             StepRow(
@@ -440,6 +449,7 @@ class Engine:
                 host_only,
                 cost.h2d_bytes + batch.loaded_bytes,
                 cost.d2h_bytes + batch.stored_bytes,
+                hot_blocks,
             ),
             cost,
         )
