@@ -33,14 +33,14 @@ def command(
     seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first so many requests.")] = None,
     trace_format: Annotated[
-        str | None, typer.Option("--format", help="Of the trace; else told from its content.")
+        str | None, typer.Option(help="Of the trace; else told from its content.")
     ] = None,
     trace_scale: Annotated[
         float | None, typer.Option(help="Times of the trace so many times as long; 0.5 is twice as fast.")
     ] = None,
     trace_from: Annotated[float | None, typer.Option(help="Second of the trace to begin at.")] = None,
     trace_to: Annotated[float | None, typer.Option(help="Second of the trace to end before.")] = None,
-    repeat: Annotated[int | None, typer.Option(help="Play the trace so many times.")] = None,
+    trace_repeat: Annotated[int | None, typer.Option(help="Play the trace so many times.")] = None,
     skip_bad_lines: Annotated[
         int | None, typer.Option(help="Leave out up to so many lines that cannot be used.")
     ] = None,
@@ -54,11 +54,11 @@ def command(
         raise InputError(f"{action!r} is not an action; use one of {', '.join(_ACTIONS)}", where="workload")
     flags = {
         "limit": ("--limit", limit),
-        "format": ("--format", trace_format),
+        "format": ("--trace-format", trace_format),
         "time_scale": ("--trace-scale", trace_scale),
         "from_s": ("--trace-from", trace_from),
         "to_s": ("--trace-to", trace_to),
-        "repeat": ("--repeat", repeat),
+        "repeat": ("--trace-repeat", trace_repeat),
         "skip_bad_lines": ("--skip-bad-lines", skip_bad_lines),
     }
     given = {field: flag for field, (flag, value) in flags.items() if value is not None}
@@ -98,18 +98,13 @@ def _asked(
 
     flags = {("workload", field): flag for field, flag in given.items()}
     if is_trace(source):
-        from hisparse_sim.scenario.base import Record
         from hisparse_sim.scenario.overrides import apply_overrides
         from hisparse_sim.scenario.validate import build
-        from hisparse_sim.scenario.workload import TraceSpec
-
-        class Asked(Record):
-            workload: TraceSpec
-            seed: int = 0
+        from hisparse_sim.scenario.workload import SeededWorkload
 
         trace = {"workload": {"kind": "trace", "path": source, **values}}
         places = {parse_override(text)[0]: place(text) for text in settings}
-        asked = build(Asked, apply_overrides(trace, settings), file="", given=places | flags)
+        asked = build(SeededWorkload, apply_overrides(trace, settings), file="", given=places | flags)
         return asked.workload, asked.seed
     from hisparse_sim.scenario.loader import load_scenario
 

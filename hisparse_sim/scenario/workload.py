@@ -264,3 +264,10 @@ WorkloadSpec = Annotated[
     ConversationsSpec | PoissonSpec | StreamSpec | TraceSpec | OpenSpec | AgenticCodingSpec | DocumentsSpec,
     Field(discriminator="kind"),
 ]
+
+
+class SeededWorkload(Record):
+    """All that a stream of requests depends on."""
+
+    workload: WorkloadSpec
+    seed: NonNegativeInt = 0
