@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hisparse_sim.cli import trace_flags
 from hisparse_sim.errors import HiSparseError, InputError
 
 if TYPE_CHECKING:
@@ -26,9 +27,13 @@ def command(
     concurrency: Annotated[
         int | None, typer.Option(help="Clients, or live sessions of a trace, at a time.")
     ] = None,
-    trace: Annotated[
-        Path | None, typer.Option(help="Replay this kv-cache-tester file or folder instead.")
-    ] = None,
+    trace: Annotated[Path | None, typer.Option(help="Replay this file or folder of requests.")] = None,
+    trace_format: trace_flags.Format = None,
+    trace_scale: trace_flags.Scale = None,
+    trace_from: trace_flags.From = None,
+    trace_to: trace_flags.To = None,
+    trace_repeat: trace_flags.Repeat = None,
+    skip_bad_lines: trace_flags.SkipBadLines = None,
     limit: Annotated[int | None, typer.Option(help="Only the first so many requests.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Any field of the scenario.")
@@ -38,7 +43,15 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json and nothing else.")] = False,
 ) -> int:
     """Simulate SCENARIO and write summary, requests, steps and plots to a folder."""
-    overrides, flags = _overrides(mode, concurrency, trace, limit, seed)
+    of_trace = {
+        "format": trace_format,
+        "time_scale": trace_scale,
+        "from_s": trace_from,
+        "to_s": trace_to,
+        "repeat": trace_repeat,
+        "skip_bad_lines": skip_bad_lines,
+    }
+    overrides, flags = _overrides(mode, concurrency, trace, of_trace, limit, seed)
     overrides += settings or []
     asked, given = _load(scenario, overrides, flags)
     from hisparse_sim.report.startup import capacity_lines
@@ -56,6 +69,8 @@ def command(
             print(line, file=sys.stderr)
         for warning in replica.warnings:
             print(f"warning: {warning}", file=sys.stderr)
+        for note in workload.notes:
+            print(f"note: {note}", file=sys.stderr)
         with _progress() as progress:
             result = simulate(asked, replica=replica, workload=workload, progress=progress)
     with held_interrupts() as interrupted:
@@ -72,7 +87,12 @@ def command(
 
 
 def _overrides(
-    mode: str | None, concurrency: int | None, trace: Path | None, limit: int | None, seed: int | None
+    mode: str | None,
+    concurrency: int | None,
+    trace: Path | None,
+    of_trace: Mapping[str, object],
+    limit: int | None,
+    seed: int | None,
 ) -> tuple[list[str], dict[tuple[str, ...], str]]:
     """The flags as ``path=value`` settings, and which flag set which field."""
     found: list[str] = []
@@ -84,6 +104,9 @@ def _overrides(
 
     if trace is not None:
         put("workload", {"kind": "trace", "path": str(trace.absolute())}, "--trace")
+    for field, value in of_trace.items():
+        if value is not None:
+            put(f"workload.{field}", value, trace_flags.FLAGS[field])
     if mode is not None:
         put("engine.mode", mode, "--mode")
     if concurrency is not None:
@@ -111,7 +134,9 @@ def _load(name: str, overrides: list[str], flags: Given) -> tuple[Scenario, Give
         for text in overrides:
             flag = flags.get(parse_override(text)[0])
             if flag and where.startswith(place(text)):
-                raise type(error)(error.message, where=flag) from None
+                generated = flag in trace_flags.FLAGS.values() and "unknown field" in error.message
+                message = trace_flags.GENERATED if generated else error.message
+                raise type(error)(message, where=flag) from None
         raise
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hisparse_sim.cli import trace_flags
 from hisparse_sim.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,18 +33,12 @@ def command(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first so many requests.")] = None,
-    trace_format: Annotated[
-        str | None, typer.Option(help="Of the trace; else told from its content.")
-    ] = None,
-    trace_scale: Annotated[
-        float | None, typer.Option(help="Times of the trace so many times as long; 0.5 is twice as fast.")
-    ] = None,
-    trace_from: Annotated[float | None, typer.Option(help="Second of the trace to begin at.")] = None,
-    trace_to: Annotated[float | None, typer.Option(help="Second of the trace to end before.")] = None,
-    trace_repeat: Annotated[int | None, typer.Option(help="Play the trace so many times.")] = None,
-    skip_bad_lines: Annotated[
-        int | None, typer.Option(help="Leave out up to so many lines that cannot be used.")
-    ] = None,
+    trace_format: trace_flags.Format = None,
+    trace_scale: trace_flags.Scale = None,
+    trace_from: trace_flags.From = None,
+    trace_to: trace_flags.To = None,
+    trace_repeat: trace_flags.Repeat = None,
+    skip_bad_lines: trace_flags.SkipBadLines = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Any field of the scenario.")
     ] = None,
@@ -52,17 +47,17 @@ def command(
     """Describe, save or plot the requests of SCENARIO_OR_TRACE."""
     if action not in _ACTIONS:
         raise InputError(f"{action!r} is not an action; use one of {', '.join(_ACTIONS)}", where="workload")
-    flags = {
-        "limit": ("--limit", limit),
-        "format": ("--trace-format", trace_format),
-        "time_scale": ("--trace-scale", trace_scale),
-        "from_s": ("--trace-from", trace_from),
-        "to_s": ("--trace-to", trace_to),
-        "repeat": ("--trace-repeat", trace_repeat),
-        "skip_bad_lines": ("--skip-bad-lines", skip_bad_lines),
+    asked = {
+        "limit": limit,
+        "format": trace_format,
+        "time_scale": trace_scale,
+        "from_s": trace_from,
+        "to_s": trace_to,
+        "repeat": trace_repeat,
+        "skip_bad_lines": skip_bad_lines,
     }
-    given = {field: flag for field, (flag, value) in flags.items() if value is not None}
-    values = {field: value for field, (_, value) in flags.items() if value is not None}
+    values = {field: value for field, value in asked.items() if value is not None}
+    given = {field: trace_flags.FLAGS.get(field, "--limit") for field in values}
     spec, spec_seed = _asked(source, values, given, settings or [])
     seed = spec_seed if seed is None else seed
     if action == "save":
@@ -111,7 +106,7 @@ def _asked(
     if given and load_scenario(source, overrides=settings).workload.kind != "trace":
         field = next((field for field in given if field != "limit"), None)
         if field is not None:
-            raise InputError("is for traces; this scenario's requests are generated", where=given[field])
+            raise InputError(trace_flags.GENERATED, where=given[field])
     overrides = [f"workload.{field}={json.dumps(value)}" for field, value in values.items()]
     scenario = load_scenario(source, overrides=[*settings, *overrides])
     return scenario.workload, scenario.seed

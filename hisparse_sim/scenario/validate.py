@@ -105,9 +105,9 @@ def explain(
 def locate(file: str, keys: Keys, given: Mapping[tuple[str, ...], str] = _NOTHING) -> str:
     """``file:line: engine.tp``, or the override that set it; overrides inside it are named too."""
     field = ".".join(map(str, keys))
-    for path, place in given.items():
-        if path == keys[: len(path)]:
-            return place if len(path) == len(keys) else f"{place}: {field}"
+    if holders := [path for path in given if path == keys[: len(path)]]:
+        path = max(holders, key=len)  # of --set a={...} and --set a.b=1, the latter set a.b
+        return given[path] if len(path) == len(keys) else f"{given[path]}: {field}"
     line = line_of(Path(file), keys) if keys and file else None
     at = f"{file}:{line}" if line else file
     where = f"{at}: {field}" if at and field else at or field
