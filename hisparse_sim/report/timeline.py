@@ -159,7 +159,7 @@ def _lines(
             say(axes, "no step was taken")
 
     key = [line(name, color=colour, linestyle=dashes) for (name, colour, dashes, _), _ in found if name]
-    return Row(title, 0.75, draw, key if len(key) > 1 or title.startswith("host") else [])
+    return Row(title, 0.75, draw, key)
 
 
 def _kv_by_tier(time: Time) -> Row | None:
