@@ -77,6 +77,12 @@ def command(
         result.write(out)
         _remove_plots(out)
     _print(result, as_json)
+    if death := result.summary["engine_death"]:
+        words = f"{death['error']}; {death['remedy']}"
+        print(
+            f"warning: the engine died in step {death['step']:,} ({death['time_s']:,.1f} s): {words}",
+            file=sys.stderr,
+        )
     if interrupted() or not result.summary["complete"]:
         print(f"{out} holds what was done", file=sys.stderr)
         return 130

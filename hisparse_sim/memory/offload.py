@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hisparse_sim.memory.base import NOTHING, Hit, Sequence
-from hisparse_sim.memory.chunks import Access, ChunkStore
+from hisparse_sim.memory.chunks import Access, ChunkStore, LruChunkStore
 from hisparse_sim.memory.pool import Ids
 from hisparse_sim.memory.resident import BlockState, ResidentMemory, ResidentSizes
 
@@ -50,6 +50,8 @@ class OffloadSizes:
     chunks: int
     store_delay_steps: int = 2
     load_delay_steps: int | None = 1
+    lru: bool = False
+    """Evict as 0.30 did."""
 
 
 class OffloadMemory(ResidentMemory):
@@ -58,7 +60,7 @@ class OffloadMemory(ResidentMemory):
     def __init__(self, sizes: OffloadSizes) -> None:
         super().__init__(sizes.gpu)
         self.offload = sizes
-        self.store = ChunkStore(sizes.chunks)
+        self.store = LruChunkStore(sizes.chunks) if sizes.lru else ChunkStore(sizes.chunks)
         self.jobs: list[Job] = []
         self.started: list[Job] = []
         """Jobs begun in the current step."""
@@ -169,6 +171,7 @@ class OffloadMemory(ResidentMemory):
         if new is None:
             return
         access.next_stored = end
+        self.store.stored(access, request.content)
         if len(new):
             blocks = NOTHING if gpu is None else gpu[first:end][np.isin(content, new)].copy()
             job = Job(request, new, False, self._step + self.offload.store_delay_steps, blocks)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -315,6 +316,21 @@ class HiSparseMemoryV030:
         self.step = step + 1
         self._budget = self._step_budget
 
+    def quiet_tokens(self, request: Sequence) -> int:
+        """None: this version looks at every page in every step."""
+        return 0
+
+    def affordable(self, requests: list[Any], steps: int) -> int:
+        """As many as are quiet."""
+        return steps
+
+    def free_after(self, requests: list[Any], steps: int) -> list[int]:
+        """GPU blocks free after each of ``steps`` quiet steps."""
+        return [self.gpu.free] * steps
+
+    def advance(self, requests: list[Any]) -> None:
+        """Quiet steps change nothing."""
+
     # -- write-backs ----------------------------------------------------------------------------
 
     @property
@@ -323,6 +339,8 @@ class HiSparseMemoryV030:
         return bool(self.writebacks)
 
     counting = busy
+    fewer_blocks_refuse_too = False
+    index_offload = None
 
     def may_preempt(self, victim: Sequence) -> bool:
         """Only when the last batch that holds the victim has come back."""

@@ -11,9 +11,11 @@ from typing import Any, cast
 import simpy
 
 from hisparse_sim.cost.work import StepCost, StepWork
+from hisparse_sim.memory.base import EngineDied
 from hisparse_sim.memory.content import ContentIndex
 from hisparse_sim.memory.offload import Job, OffloadMemory
 from hisparse_sim.memory.residency import HiSparseMemory
+from hisparse_sim.memory.residency_v030 import HiSparseMemoryV030
 from hisparse_sim.scheduler.request import Request
 from hisparse_sim.scheduler.step import Decision
 from hisparse_sim.simulation.jump import jump
@@ -21,6 +23,8 @@ from hisparse_sim.simulation.links import D2H, H2D, HostLink
 from hisparse_sim.simulation.recorder import Recorder, RequestRecord, StepRow
 from hisparse_sim.simulation.replica import Replica
 from hisparse_sim.workload.request import BlockHashes, RequestSpec, Session
+
+HISPARSE = HiSparseMemory | HiSparseMemoryV030
 
 
 @dataclass(slots=True)
@@ -73,8 +77,10 @@ class Engine:
         """Now, or where the engine will be when it next yields."""
         self._refused_at: tuple[int, ...] | None = None
         """Standing at which the waiting queue was last refused, if nothing else happened then."""
-        self._hisparse = isinstance(self.memory, HiSparseMemory)
+        self._hisparse = isinstance(self.memory, HISPARSE)
         self._jumps = not replica.single_step
+        self.died = ""
+        """What the engine said when it died, if it did."""
         self.lack = ""
         """What waiting requests wait for."""
         self._restored = self._stored = 0
@@ -89,8 +95,9 @@ class Engine:
         limit = self.scheduler.config.max_model_len
         outputs = max(spec.output_tokens, 1)  # a prefill-only request still samples once
         total = spec.prompt_tokens + outputs
-        if total > limit:
-            self._fail(_Life(record, over), f"{total:,} tokens exceed max_model_len {limit:,}")
+        if total > limit or self.died:
+            reason = f"{total:,} tokens exceed max_model_len {limit:,}"
+            self._fail(_Life(record, over), "the engine had died" if self.died else reason)
             return
         content = spec.content
         if isinstance(content, BlockHashes):
@@ -133,7 +140,12 @@ class Engine:
             if self._jumps and jump(self, queue):
                 yield self._at(self.clock)
             if scheduler.has_work:
-                batch = self._schedule()
+                try:
+                    batch = self._schedule()
+                except EngineDied as death:
+                    self.died = str(death)
+                    self._count(self.lack)
+                    return
                 queue.append(batch)
                 if batch.decision:
                     self._launch(batch)
@@ -183,7 +195,7 @@ class Engine:
     def _standing(self) -> tuple[int, ...]:
         """What an admission depends on."""
         memory = self.memory
-        host = memory.host_pool.free if isinstance(memory, HiSparseMemory) else 0
+        host = memory.host_pool.free if isinstance(memory, HISPARSE) else 0
         return memory.gpu.free, host, len(self.scheduler.running), self.waiting()
 
     def still_refused(self) -> bool:
@@ -274,7 +286,7 @@ class Engine:
         cost = replica.cost.step(work) if decision else StepCost()
         self.host_bytes[H2D] += cost.h2d_bytes * replica.ranks
         self.host_bytes[D2H] += cost.d2h_bytes * replica.mirroring_ranks
-        if isinstance(self.memory, HiSparseMemory) and self.memory.index_offload is not None:
+        if isinstance(self.memory, HISPARSE) and self.memory.index_offload is not None:
             cost = self._index_traffic(cost)
         loaded, stored = self._begin_jobs()
         if not decision and recorder.rows:
@@ -354,7 +366,7 @@ class Engine:
         """Free blocks on GPU and host; running requests' pages on the GPU, only off it, and hot blocks."""
         memory = self.memory
         resident = host_only = hot = host_free = 0
-        if isinstance(memory, HiSparseMemory):
+        if isinstance(memory, HISPARSE):
             host_free = memory.host_pool.free
             for request in self.scheduler.running:
                 resident += request.memory.resident
@@ -366,7 +378,7 @@ class Engine:
 
     def _index_traffic(self, cost: StepCost) -> StepCost:
         """Add the indexer blocks that the step copies to and from their offload, on every rank."""
-        assert isinstance(self.memory, HiSparseMemory)
+        assert isinstance(self.memory, HISPARSE)
         offload = self.memory.index_offload
         assert offload is not None
         size = self.replica.index_block_bytes
@@ -419,7 +431,8 @@ class Engine:
         finished = self.scheduler.update(decision)
         if decision:
             self._record(batch)
-        records = (request.user.record for request, (_, samples) in decision.epochs.items() if samples)
+        if any(samples for _, samples in decision.epochs.values()):
+            records = (request.user.record for request, (_, samples) in decision.epochs.items() if samples)
         self.recorder.tokens(now, (r for r in records if r.finish_s is None))
         for request in finished:
             life: _Life = request.user
@@ -453,6 +466,13 @@ class Engine:
             ),
             cost,
         )
+
+
+REMEDY = (
+    "vLLM 0.30 admits a request without counting the GPU copies that its prefix hit takes back "
+    "(vllm PR 57457); use engine.version 0.33, or keep the pool from filling (fewer max_num_seqs)"
+)
+"""What to do about an engine that died."""
 
 
 _SMALL_BYTES = 64 << 20

@@ -13,6 +13,7 @@ from hisparse_sim.memory.index_offload import IndexOffload
 from hisparse_sim.memory.layout import kv_layout, require_hisparse
 from hisparse_sim.memory.offload import OffloadMemory, OffloadSizes
 from hisparse_sim.memory.residency import HiSparseMemory, HiSparseSizes
+from hisparse_sim.memory.residency_v030 import HiSparseMemoryV030
 from hisparse_sim.memory.resident import ResidentMemory, ResidentSizes
 from hisparse_sim.scenario.scenario import Scenario
 from hisparse_sim.scheduler.config import SchedulerConfig
@@ -25,7 +26,7 @@ class Replica:
 
     pools: PoolSizes
     profile: Profile
-    memory: ResidentMemory | HiSparseMemory
+    memory: ResidentMemory | HiSparseMemory | HiSparseMemoryV030
     scheduler: Scheduler
     cost: StepCostModel
     index_block_bytes: int
@@ -57,11 +58,16 @@ def check_simulated(scenario: Scenario) -> None:
             f"{engine.mtp}: run does not simulate speculative decoding; estimate sizes its memory (use 0)",
             where="engine.mtp",
         )
-    if not engine.version.startswith("0.33"):
+    if _is_v030(scenario) and engine.mode == "hisparse" and engine.indexer_offload_gib:
         raise InputError(
-            f"{engine.version}: run simulates the scheduler of vLLM 0.33",
-            where="engine.version",
+            f"{engine.indexer_offload_gib:g} GiB: run simulates no indexer offload beside HiSparse of "
+            "vLLM 0.30 (use 0, or engine.version 0.33)",
+            where="engine.indexer_offload_gib",
         )
+
+
+def _is_v030(scenario: Scenario) -> bool:
+    return scenario.engine.version.startswith("0.30")
 
 
 def profile_of(scenario: Scenario) -> Profile:
@@ -100,6 +106,9 @@ def build_replica(scenario: Scenario) -> Replica:
         priority_policy=engine.policy == "priority",
         async_scheduling=engine.async_scheduling,
         give_up_after=1000,
+        threshold_when_alone=_is_v030(scenario),
+        self_preemption_ends_step=_is_v030(scenario),
+        known_by_placeholders=_is_v030(scenario),
     )
     cost = StepCostModel(model, node, engine, profile)
     return Replica(
@@ -143,10 +152,12 @@ def _warnings(scenario: Scenario, pools: PoolSizes) -> list[str]:
     return found
 
 
-def _memory(scenario: Scenario, pools: PoolSizes) -> ResidentMemory | HiSparseMemory:
+def _memory(scenario: Scenario, pools: PoolSizes) -> ResidentMemory | HiSparseMemory | HiSparseMemoryV030:
     engine = scenario.engine
     delay = engine.transfer_delay_steps
-    delay = 1 if delay is None else delay
+    old = _is_v030(scenario)
+    if delay is None:
+        delay = 0 if old else 1
     watermark = int(engine.watermark * pools.num_gpu_blocks)
     caching = engine.enable_prefix_caching
     # One block of each pool is vLLM's null block.
@@ -164,6 +175,8 @@ def _memory(scenario: Scenario, pools: PoolSizes) -> ResidentMemory | HiSparseMe
             prefix_caching=caching,
             transfer_delay_steps=delay,
         )
+        if old:
+            return HiSparseMemoryV030(sizes)
         chunks = pools.num_indexer_chunks
         offload = IndexOffload(chunks, pools.block_size) if chunks and caching else None
         return HiSparseMemory(sizes, offload)
@@ -172,6 +185,12 @@ def _memory(scenario: Scenario, pools: PoolSizes) -> ResidentMemory | HiSparseMe
     )
     if pools.mode == "offload" and pools.num_cpu_chunks and caching:
         return OffloadMemory(
-            OffloadSizes(resident, pools.num_cpu_chunks, store_delay_steps=delay + 1, load_delay_steps=None)
+            OffloadSizes(
+                resident,
+                pools.num_cpu_chunks,
+                store_delay_steps=delay + 1,
+                load_delay_steps=None,
+                lru=old,
+            )
         )
     return ResidentMemory(resident)

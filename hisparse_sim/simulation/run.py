@@ -15,7 +15,7 @@ from hisparse_sim.cost.links import HostLink as LinkRates
 from hisparse_sim.errors import HiSparseError
 from hisparse_sim.scenario.scenario import Scenario
 from hisparse_sim.simulation.clients import Clients
-from hisparse_sim.simulation.engine import Engine
+from hisparse_sim.simulation.engine import REMEDY, Engine
 from hisparse_sim.simulation.interrupt import held_interrupts
 from hisparse_sim.simulation.links import HostLink
 from hisparse_sim.simulation.recorder import Recorder
@@ -62,7 +62,10 @@ def simulate(
         if r.status == "incomplete":
             r.reason = "still under way when the run was interrupted"
             if complete:  # nothing is left to happen, and yet it waits
-                r.status, r.reason = "failed", f"never finished: waits for {engine.lack or 'ever'}"
+                r.status = "failed"
+                r.reason = f"never finished: waits for {engine.lack or 'ever'}"
+                if engine.died:
+                    r.reason = f"the engine died: {engine.died}"
     ends = [r.finish_s for r in recorder.requests if r.finish_s is not None]
     end_s = max(ends, default=0.0) if complete else max(env.now, engine.clock)
     recorder.lacks(end_s, "")
@@ -75,6 +78,7 @@ def simulate(
         end_s=end_s,
         complete=complete,
         open_loop=workload.concurrency is None,
+        death=_death(engine) if engine.died else None,
     )
     timing: dict[str, Any] = {
         "wall_s": time.perf_counter() - began,
@@ -85,6 +89,11 @@ def simulate(
         "cpus": os.cpu_count(),
     }
     return Result(scenario, replica.pools, summary, recorder.requests, recorder.rows, timing)
+
+
+def _death(engine: Engine) -> dict[str, Any]:
+    step = engine.scheduler.step
+    return {"step": step, "time_s": engine.clock, "error": engine.died, "remedy": REMEDY}
 
 
 def _drive(env: simpy.Environment, recorder: Recorder, engine: Engine, progress: Progress | None) -> bool:

@@ -54,6 +54,8 @@ step_time_s                 s       engine steps by part of their cost; ``link``
 engine_steps                        steps that ran on the GPU
 sim_time_s                  s       the run
 pools                               sizes as vLLM counts them (null blocks included)
+engine_death                        null, or the step, time, words and remedy of an engine that did not
+                                    survive (vLLM 0.30's admission)
 warnings                            assumptions that this run stretches
 =========================== ======= =====================================================================
 """
@@ -115,6 +117,7 @@ def summarise(
     end_s: float,
     complete: bool,
     open_loop: bool,
+    death: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The content of ``summary.json``.
 
@@ -182,6 +185,7 @@ def summarise(
             "steady_concurrency": pools.steady_concurrency,
             "kv_bytes_per_gpu": pools.kv_bytes,
         },
+        "engine_death": death,
         "warnings": list(replica.warnings),
     }
 

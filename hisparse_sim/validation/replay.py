@@ -146,7 +146,7 @@ class Replay:
             store = e["delay"] + 1 if e["store_delay"] is None else e["store_delay"]
             load = e["delay"] if e["load_delay"] is None else e["load_delay"]
             self.facts.update(num_cpu_chunks=chunks, store_delay=store, load_delay=load)
-            return OffloadMemory(OffloadSizes(resident, chunks, store, load))
+            return OffloadMemory(OffloadSizes(resident, chunks, store, load, lru=self.v030))
         groups = pack_groups(leaders, layers, page, key * len(leaders))
         block = round_up(max(key * len(leaders), *(len(g) * page for g in groups)), page)
         blocks = e["num_gpu_blocks"] or e["gpu_kv_bytes"] // block

@@ -78,8 +78,9 @@ ENGINE = {
     "available_kv_gib": [Case(10.0, RESIDENT)],
     "num_gpu_blocks": [Case(5000, TIGHT), Case(5000, RESIDENT)],
     "kv_tokens": [Case(100_000, RESIDENT)],
+    "version": [Case("0.30", TIGHT)],
 }
-REFUSED = {"dp": 2, "mtp": 1, "version": "0.30"}
+REFUSED = {"dp": 2, "mtp": 1}
 """Engine fields that ``run`` refuses by name."""
 
 TENANTS = [{"name": "a", "shared_prefix_tokens": 1000}, {"name": "b"}]
