@@ -8,7 +8,7 @@ from hisparse_sim.simulation.run import simulate
 PRESSED = (
     "engine.indexer_offload_gib=0",
     "engine.available_kv_gib=8",
-    "engine.max_model_len=12000",
+    "engine.max_model_len=20000",
     "engine.host_pool_gib=100",
     "workload={kind: poisson, rate_per_s: 20, requests: 60, prompt_tokens: 6000, output_tokens: 3000,"
     " length_jitter: 0.9}",
