@@ -270,7 +270,11 @@ class Engine:
         for request in decision.resumed:
             request.user.record.preempted_s += (now,)
         for request in decision.given_up:
-            self._fail(request.user, "preempted again and again without getting any further")
+            again = "preempted again and again without getting any further"
+            self._fail(
+                request.user,
+                f"live-lock in step {decision.step:,}: {again}; give it more KV memory or fewer max_num_seqs",
+            )
         for request, hit in decision.hits.items():
             record = request.user.record
             if record.hit_tokens is None:
@@ -431,8 +435,7 @@ class Engine:
         finished = self.scheduler.update(decision)
         if decision:
             self._record(batch)
-        if any(samples for _, samples in decision.epochs.values()):
-            records = (request.user.record for request, (_, samples) in decision.epochs.items() if samples)
+        records = (request.user.record for request, (_, samples) in decision.epochs.items() if samples)
         self.recorder.tokens(now, (r for r in records if r.finish_s is None))
         for request in finished:
             life: _Life = request.user
