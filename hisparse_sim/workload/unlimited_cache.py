@@ -13,14 +13,14 @@ from hisparse_sim.workload.request import BlockHashes, RequestSpec, Segment
 from hisparse_sim.workload.traces.batch import IdLists, Recent
 
 _SCOPES = 100_000
-_STREAMS = 1_000_000
+_STREAMS = 200_000
 
 
 class UnlimitedCache:
     """Everything said so far.
 
     Ids take a bit each, or 64 MiB in all when they are hashes and not numbers. Of scopes and streams the
-    last 100,000 and 1,000,000 that were asked for are known, so that memory has a bound; a stream that
+    last 100,000 and 200,000 that were asked for are known, so that memory has a bound; a stream that
     comes again after so many others counts as new.
     """
 

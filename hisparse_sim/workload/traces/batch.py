@@ -136,7 +136,7 @@ class Checker:
     else the file's clock already begins there. Rows that fail go to ``bad``.
     """
 
-    REMEMBERED_IDS = 500_000
+    REMEMBERED_IDS = 250_000
     """An id that comes again is found within so many rows at least."""
 
     def __init__(

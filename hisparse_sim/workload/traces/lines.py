@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -66,16 +67,29 @@ def _read(
     learn: Callable[[bytes], Lane | None],
 ) -> Iterator[Batch]:
     lane: Lane | None = None
-    for block in read_blocks(path):
-        block = _from_line(block, first_line)
-        if not block.text:
-            continue
+
+    def read(block: Block) -> Batch:
+        nonlocal lane
         lane = lane or learn(block.text.split(b"\n", 1)[0])
         batch = lane(block) if lane else None
         if batch is None:
             lane = None  # the lines of the next block may look otherwise
             batch = _line_by_line(block, fields, row)
-        yield batch
+        return batch
+
+    # A block is read while the one before it is being worked on: Arrow needs no interpreter.
+    with ThreadPoolExecutor(max_workers=1) as ahead:
+        pending: Future[Batch] | None = None
+        for block in read_blocks(path):
+            block = _from_line(block, first_line)
+            if not block.text:
+                continue
+            following = ahead.submit(read, block)
+            if pending is not None:
+                yield pending.result()
+            pending = following
+        if pending is not None:
+            yield pending.result()
 
 
 def _from_line(block: Block, line: int) -> Block:
