@@ -109,7 +109,7 @@ class Facts:
         same in blocks of the trace, partial ones counted whole, where the trace gives ids of blocks.
         """
         requests, span_s = self.prompt_tokens.count, self.arrivals.last_s
-        rated = self._timed and requests > 1 and span_s > 0
+        rated = self._timed and self.gap_s.sum > 0
         return {
             "sessions": self.sessions,
             "requests": requests,
@@ -121,7 +121,7 @@ class Facts:
             "think_time_s": self.think_time_s.summary(),
             "arrival_gap_s": self.gap_s.summary(),
             "last_arrival_s": span_s if self._timed and requests else None,
-            "sessions_per_s": self.sessions / span_s if rated else None,
+            "sessions_per_s": self.gap_s.count / self.gap_s.sum if rated else None,
             "gap_variation": self.gap_s.variation,
             "prefix_hit_bound": self.hit_tokens / self.prompt_tokens.sum if requests else None,
             "block_hit_bound": self.hit_blocks / self.blocks if self.blocks else None,

@@ -41,7 +41,7 @@ def test_a_scenario_is_described(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_trace_is_described_with_its_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = trace(tmp_path)
-    assert "4 requests; 1.33 sessions/s over 3 s" in call(capsys, "describe", path)[0]
+    assert "4 requests; 1 sessions/s over 3 s" in call(capsys, "describe", path)[0]
     assert facts(capsys, path, "--trace-scale", "2")["last_arrival_s"] == 6
     assert facts(capsys, path, "--trace-from", "1", "--trace-to", "3")["requests"] == 2
     assert facts(capsys, path, "--trace-repeat", "3", "--limit", "10")["requests"] == 10

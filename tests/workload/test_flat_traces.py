@@ -222,6 +222,14 @@ def test_names_of_columns_may_be_those_of_others(tmp_path: Path) -> None:
     assert sent(path) == [(0.0, 472, 18), (40.0, 1087, 0)]
 
 
+@pytest.mark.parametrize("name", ["t.jsonl", "t.json", "t.txt"])
+def test_marks_blank_lines_and_ends_of_windows_are_no_matter(tmp_path: Path, name: str) -> None:
+    text = "\ufeff" + lines(plain(0, 5), "", plain(1, 7)).replace("\n", "\r\n")
+    assert sent(write(tmp_path, text, name)) == [(0.0, 5, 5), (1.0, 7, 5)]
+    table = "\ufeffarrival_s,prompt_tokens,output_tokens\r\n0,5,5\r\n\r\n1,7.0,5\r\n"
+    assert sent(write(tmp_path, table, "t.csv")) == [(0.0, 5, 5), (1.0, 7, 5)]
+
+
 def test_requests_without_times_are_sent_one_after_the_other(tmp_path: Path) -> None:
     path = write(tmp_path, "prompt_tokens,output_tokens\n5,1\n6,1\n", "t.csv")
     assert sent(path, concurrency=1) == [(None, 5, 1), (None, 6, 1)]
@@ -262,6 +270,7 @@ TABLE = "arrival_s,prompt_tokens,output_tokens\n"
         ("t.jsonl", lines(mooncake(0, 10, ["x"])), ":1", "'hash_ids' is ['x']; it must be a list of whole"),
         ("t.jsonl", lines(plain(0, 10, hash_ids=[1])), ":1", "hash_ids and no block_tokens"),
         ("t.csv", "arrival_s;prompt_tokens;output_tokens\n1;2;3\n", ":1", "by ';'; they must be by a comma"),
+        ("t.csv", "arrival_s prompt_tokens output_tokens\n", ":1", "separated by ' '"),
         ("t.csv", "arrival_s\tprompt_tokens\toutput_tokens\n", ":1", "separated by '\\t'"),
         ("t.csv", TABLE + "1,2,3\n1;2;3\n", ":3", "has 1 columns, where the header"),
         ("t.csv", TABLE + "1,2\n", ":2", "has 2 columns, where the header has 3"),

@@ -13,6 +13,7 @@ from hisparse_sim.errors import InputError
 BLOCK_BYTES = 4 * 2**20
 _LONGEST_LINE_BYTES = 256 * 2**20
 _HEAD_BYTES = 256 * 2**10
+_MARK = b"\xef\xbb\xbf"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -64,10 +65,10 @@ def read_head(path: Path) -> bytes:
 
 
 def read_start(path: Path, count: int) -> bytes:
-    """The first ``count`` bytes, unpacked. Raises InputError."""
+    """The first ``count`` bytes, unpacked and without a byte order mark. Raises InputError."""
     try:
         with _open(path) as file:
-            return file.read(count)
+            return file.read(count).removeprefix(_MARK)
     except EOFError:
         raise InputError("the gzip is cut short", where=f"{path}:1") from None
     except (zlib.error, gzip.BadGzipFile) as error:
@@ -95,4 +96,4 @@ def _open(path: Path) -> IO[bytes]:
 def _without_mark(text: bytes, path: Path) -> bytes:
     if text.startswith(_UTF16):
         raise InputError("is UTF-16 text; save it as UTF-8", where=f"{path}:1")
-    return text.removeprefix(b"\xef\xbb\xbf")
+    return text.removeprefix(_MARK)

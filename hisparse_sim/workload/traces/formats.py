@@ -242,7 +242,7 @@ def _table_layout(path: Path, head: bytes, asked: str | None) -> Layout:
     except (ValueError, csv.Error) as error:
         raise InputError(f"neither lines of JSON nor a table: {error}", where=where) from None
     if len(header) == 1:
-        other = next((mark for mark in (";", "\t", "|") if mark in line), None)
+        other = next((mark for mark in (";", "\t", "|", " ") if mark in line.strip()), None)
         if other:
             raise InputError(f"columns are separated by {other!r}; they must be by a comma", where=where)
     if all(_is_number(name) for name in header):
