@@ -15,6 +15,9 @@ from hisparse_sim.workload.traces.batch import Batch
 from hisparse_sim.workload.traces.flat import FlatTrace
 from hisparse_sim.workload.unlimited_cache import UnlimitedCache
 
+_TOKENS = 2**40 - 1
+"""More than any prompt has: a group and a number of tokens share one whole number."""
+
 
 def describe(workload: Workload) -> dict[str, Any]:
     """Counts, quantiles and the prefix-hit bound of a whole stream; see ``Facts.summary``."""
@@ -162,11 +165,14 @@ class Facts:
         begins, begin_of = np.unique((np.where(shared > 0, group_of, 0) << 40) + shared, return_inverse=True)
         pairs = session_of[named] * len(begins) + begin_of[named]
         streams, stream_of = np.unique(pairs, return_inverse=True)
+        prefix_of = [
+            (batch.copy, groups[begin >> 40] if begin & _TOKENS else None, begin & _TOKENS)
+            for begin in begins.tolist()
+        ]
+        which_session, which_begin = np.divmod(streams, len(begins))
         keys = [
-            (batch.copy, sessions[stream // len(begins)], groups[begins[stream % len(begins)] >> 40], begin)
-            for stream, begin in zip(
-                streams.tolist(), (begins[streams % len(begins)] & (2**40 - 1)).tolist(), strict=True
-            )
+            (sessions[s], prefix_of[b])
+            for s, b in zip(which_session.tolist(), which_begin.tolist(), strict=True)
         ]
         own = (prompts + batch.output_tokens - shared)[named]
         before_own = self._cache.said_before(keys, stream_of, own)

@@ -53,7 +53,8 @@ class UnlimitedCache:
         """
         if not len(which):
             return np.zeros(0, dtype=np.int64)
-        known = np.array([self.lengths.get(key) or 0 for key in keys], dtype=np.int64)
+        get = self.lengths.get
+        known = np.array([get(key) or 0 for key in keys], dtype=np.int64)
         order = np.argsort(which, kind="stable")
         stream = which[order]
         # A running maximum within each stream: the streams lie apart by more than any has tokens.
@@ -64,9 +65,9 @@ class UnlimitedCache:
         before = np.empty(len(which), dtype=np.int64)
         before[order] = np.where(first, known[stream], np.roll(longest, 1))
         last = np.flatnonzero(np.append(first[1:], True))
-        for index, length in zip(stream[last].tolist(), longest[last].tolist(), strict=True):
-            if length > known[index]:
-                self.lengths.put(keys[index], length)
+        grown = last[longest[last] > known[stream[last]]]
+        for index, length in zip(stream[grown].tolist(), longest[grown].tolist(), strict=True):
+            self.lengths.put(keys[index], length)
         return before
 
     def _hit_segments(self, content: tuple[Segment, ...]) -> int:

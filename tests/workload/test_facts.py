@@ -243,6 +243,11 @@ def test_batches_and_sessions_have_the_same_facts(
     for session in workload.sessions():
         one_by_one.add(session)
     assert Facts.of(workload).summary() == one_by_one.summary()
+    in_parts = Facts()
+    for batch in workload.batches():
+        for part in np.array_split(np.arange(len(batch)), 3):
+            in_parts.add_batch(batch.take(part), None)
+    assert in_parts.summary() == one_by_one.summary()
 
 
 def test_the_bound_is_that_of_a_cache_without_a_limit() -> None:
