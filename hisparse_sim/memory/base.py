@@ -22,6 +22,7 @@ class Sequence(Protocol):
     prompt_tokens: int
     computed: int
     in_flight: int
+    quiet_until: int
     content: Ids
     memory: Any
 

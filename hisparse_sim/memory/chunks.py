@@ -107,9 +107,10 @@ class ChunkStore:
     def _evict(self, n: int, keep: Ids) -> bool:
         held = self._held = np.concatenate([self._held, *self._new])
         self._new = []
+        self._pins.a[keep] += 1
         able = (self._state.a[held] == READY) & (self._pins.a[held] == 0)
+        self._pins.a[keep] -= 1
         candidates = held[able]
-        candidates = candidates[~np.isin(candidates, keep)]
         if len(candidates) < n:
             return False
         rank = self._rank.a[candidates]

@@ -153,6 +153,8 @@ class OffloadMemory(ResidentMemory):
         self._step = step
         for request, tokens in scheduled.items():
             self._offer(request, request.computed + tokens, request.memory.blocks)
+            stored = self._access[request].next_stored >= request.prompt_tokens // self.block_size
+            request.quiet_until = self._quiet_until(request) if stored else 0
         for request in self._ended:
             self._offer(request, request.num_tokens, None)
             access = self._access.pop(request, None)

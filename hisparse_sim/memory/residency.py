@@ -67,6 +67,8 @@ class PageCopies:
         self.by_content = GrowingArray(-1)
         self._more_owners: dict[int, list[tuple[int, int]]] = {}
         self._ids = IdSource()
+        self.host_only = 0
+        """Pages without a GPU copy, of all requests that are running."""
         self.states: list[PagedState | None] = []
         self._idle_slots: list[int] = []
 
@@ -180,6 +182,7 @@ class PageCopies:
         assert state is not None
         state.copy[pages] = -1
         state.host_only += len(pages)
+        self.host_only += len(pages)
         state.unpinned -= len(pages)
         state.lost += len(pages)
         state.hot_required = True
@@ -286,6 +289,10 @@ class HiSparseMemory:
         self.hot_blocks = sizes.hot_blocks
         self.refusal = ""
         """What the last refused request lacked."""
+        self.pages = 0
+        """Of all requests that are running."""
+        self.hot_in_use = 0
+        """Blocks of their hot buffers."""
         self.planned_pages = 0
         self.completed_pages = 0
         self.adopted_pages = 0
@@ -360,6 +367,8 @@ class HiSparseMemory:
             self.index.touch(hit.gpu)
             state.reach(hits)
             state.pages = state.host_only = state.adopt = hits
+            self.pages += hits
+            self.copies.host_only += hits
             state.ready = state.planned = state.published = state.index_hashed = hits
             state.host[:hits] = hit.host
             here = len(hit.gpu)
@@ -408,9 +417,7 @@ class HiSparseMemory:
             changing = state.hot_required or self._presses(state)
         if changing or state.adopt or (self.index_offload and not self.index_offload.quiet(request)):
             return 0
-        whole = min(state.planned, state.index_hashed) if self.sizes.prefix_caching else state.planned
-        room = min(state.pages * self.block_size, (whole + 1) * self.block_size - 1)
-        return room - request.computed
+        return self._quiet_until(state) - request.computed
 
     def affordable(self, requests: list[Any], steps: int) -> int:
         """Quiet steps take no blocks."""
@@ -435,7 +442,9 @@ class HiSparseMemory:
         self.host_pool.take(new)
         self.gpu.take(new * (1 + self.sizes.resident_groups) + hot)
         state.hot_blocks += hot
+        self.hot_in_use += hot
         if new:
+            self.pages += new
             state.reach(pages)
             old, state.pages = state.pages, pages
             state.host[old:pages] = self.host.new(new)
@@ -507,6 +516,15 @@ class HiSparseMemory:
                     state.hot_required = True
             else:
                 self._unpin(state, state.ready, downwards=True)
+                request.quiet_until = 0
+                published = state.published == state.index_hashed or not self.sizes.prefix_caching
+                if published and (self.index_offload is None or self.index_offload.quiet(request)):
+                    request.quiet_until = min(self._quiet_until(state), self.sizes.max_model_len - 1)
+
+    def _quiet_until(self, state: PagedState) -> int:
+        """Tokens up to which a request needs no page, no write-back and no hash."""
+        whole = min(state.planned, state.index_hashed) if self.sizes.prefix_caching else state.planned
+        return min(state.pages * self.block_size, (whole + 1) * self.block_size - 1)
 
     def _adopt(self, state: PagedState) -> None:
         pages, state.adopt = state.adopt, 0
@@ -517,6 +535,7 @@ class HiSparseMemory:
             self.copies.touch(ids)
             state.copy[here] = ids
             state.host_only -= len(here)
+            self.copies.host_only -= len(here)
             self.adopted_pages += len(here)
 
     def _unpin(self, state: PagedState, end: int, *, downwards: bool) -> None:
@@ -622,6 +641,9 @@ class HiSparseMemory:
             self.host.ref.a[state.detached] += 1
         state.alive = False
         self.lost_pages += state.lost
+        self.pages -= pages
+        self.hot_in_use -= state.hot_blocks
+        self.copies.host_only -= state.host_only
         held = state.copy[state.unpinned_to : state.ready][::-1]
         given = state.copy[: state.unpinned_to]
         if state.host_only:

@@ -177,6 +177,7 @@ class ResidentMemory:
         blocks, content, when = [], [], []
         for r in requests:
             state = r.memory
+            r.quiet_until = 0  # until the next step that takes or publishes one
             known = r.computed - r.in_flight
             first, end = state.hashed, known // size
             if end > first:
@@ -218,7 +219,16 @@ class ResidentMemory:
         request.memory = None
 
     def settle(self, scheduled: Mapping[Sequence, int], step: int) -> None:
-        """Nothing to do at the end of a step."""
+        """Only to note how far each request can decode without a block or a hash."""
+        for request in scheduled:
+            request.quiet_until = self._quiet_until(request)
+
+    def _quiet_until(self, request: Sequence) -> int:
+        state: BlockState = request.memory
+        room = state.pages * self.block_size
+        if self.sizes.prefix_caching:
+            room = min(room, (state.hashed + 1) * self.block_size - 1)
+        return min(room, self.sizes.max_model_len - 1)
 
     def complete(self, step: int) -> int:
         """No transfers."""

@@ -30,6 +30,7 @@ class Request:
         "batches",
         "computed",
         "content",
+        "end_tokens",
         "epoch",
         "furthest",
         "id",
@@ -41,6 +42,7 @@ class Request:
         "preemptions",
         "priority",
         "prompt_tokens",
+        "quiet_until",
         "stale",
         "status",
         "user",
@@ -67,6 +69,8 @@ class Request:
         """Whatever the caller wants to find again."""
         self.num_tokens = prompt_tokens
         """Prompt and sampled tokens."""
+        self.end_tokens = prompt_tokens + max_tokens
+        """Where it stops by itself."""
         self.computed = 0
         """Tokens whose KV exists or is being computed."""
         self.furthest = 0
@@ -82,6 +86,8 @@ class Request:
         self.stale = 0
         """Batches of an older epoch that are still under way."""
         self.status = Status.WAITING
+        self.quiet_until = 0
+        """Up to so many tokens its memory has nothing to do for it; kept by the memory."""
         self.memory: Any = None
         """The memory's own record of this request while it holds blocks."""
         self.preemptions = 0

@@ -51,7 +51,10 @@ class Memory(Protocol):
         """Give back what a request holds."""
 
     def settle(self, scheduled: Mapping[Any, int], step: int) -> None:
-        """The work at the end of a step, before its tokens count as computed."""
+        """The work at the end of a step, before its tokens count as computed.
+
+        ``scheduled``: tokens of each request that may need any, in schedule order.
+        """
 
     def returned(self, request: Request, known_tokens: int) -> None:
         """A batch of a running request has come back (asynchronous scheduling)."""
@@ -138,6 +141,7 @@ class Scheduler:
         if alone and not self.config.threshold_when_alone:
             self._threshold = 0
         self._budget = self.config.max_num_batched_tokens
+        self._acting: dict[Request, int] = {}
         self._schedule_running(decision)
         if not decision.preempted:
             self._schedule_waiting(decision)
@@ -145,29 +149,31 @@ class Scheduler:
             decision.short_of = self._short_of(decision)
         decision.running = len(self.running)
         decision.waiting = len(self.waiting) + len(self.loading)
-        self.memory.settle(decision.scheduled, self.step)
+        self.memory.settle(self._acting, self.step)
+        self._count_computed(decision)
+        self.step += 1
+        return decision
+
+    def _count_computed(self, decision: Decision) -> None:
+        asynchronous = self.config.async_scheduling
+        past, epochs = decision.past, decision.epochs
         for request, tokens in decision.scheduled.items():
-            decision.past[request] = request.computed
-            request.computed += tokens
-            if request.computed > request.furthest:
-                request.furthest = request.computed
+            before = past[request] = request.computed
+            request.computed = after = before + tokens
+            if after > request.furthest:
+                request.furthest = after
                 self._in_vain = 0
-            samples = request.computed >= request.num_tokens + request.placeholders
-            decision.epochs[request] = request.epoch, samples
-            if self.config.async_scheduling:
+            samples = after >= request.num_tokens + request.placeholders
+            epochs[request] = request.epoch, samples
+            if asynchronous:
                 request.in_flight += tokens
                 request.batches += 1
                 if samples:
                     request.placeholders += 1
-        self.step += 1
-        return decision
 
     def _missing(self, request: Request) -> int:
         """Tokens that a running request computes in this step."""
-        if (
-            request.placeholders
-            and request.computed + 2 - request.placeholders >= request.prompt_tokens + request.max_tokens
-        ):
+        if request.placeholders and request.computed + 2 - request.placeholders >= request.end_tokens:
             return 0  # its last token is already on the way
         n = request.num_tokens + request.placeholders - request.computed
         if 0 < self._threshold < n:
@@ -181,6 +187,16 @@ class Scheduler:
         i = 0
         while i < len(running) and self._budget > 0:
             request = running[i]
+            computed, ahead = request.computed, request.placeholders
+            if (
+                computed < request.quiet_until
+                and request.num_tokens + ahead - computed == 1
+                and not (ahead and computed + 2 - ahead >= request.end_tokens)
+            ):  # decodes a token for which the memory has nothing to do
+                scheduled[request] = 1
+                self._budget -= 1
+                i += 1
+                continue
             n = self._missing(request)
             if n <= 0:
                 i += 1
@@ -197,20 +213,21 @@ class Scheduler:
                     i -= 1
                 if victim in scheduled:
                     self._budget += scheduled.pop(victim)
+                    self._acting.pop(victim, None)
                 self._preempt(victim, decision)
                 if victim is request:
                     if self.config.priority_policy and not self.config.self_preemption_ends_step:
                         break
                     return
             else:
-                scheduled[request] = n
+                scheduled[request] = self._acting[request] = n
                 self._budget -= n
                 i += 1
 
     def _preempt(self, victim: Request, decision: Decision) -> None:
         self.memory.release(victim, finished=False)
         decision.dropped_tokens += victim.computed
-        victim.computed = victim.placeholders = victim.in_flight = 0
+        victim.computed = victim.placeholders = victim.in_flight = victim.quiet_until = 0
         victim.stale += victim.batches
         victim.batches = 0
         victim.epoch += 1
@@ -313,7 +330,7 @@ class Scheduler:
         (decision.resumed if request.preemptions else decision.admitted).append(request)
         request.status = Status.RUNNING
         self.running.append(request)
-        decision.scheduled[request] = n
+        decision.scheduled[request] = self._acting[request] = n
         self._budget -= n
 
     # -- update ---------------------------------------------------------------------------------
@@ -324,9 +341,11 @@ class Scheduler:
         Returns the requests that finished, in schedule order.
         """
         finished: list[Request] = []
-        asynchronous = self.config.async_scheduling
+        config = self.config
+        asynchronous = config.async_scheduling
+        epochs = decision.epochs
         for request, tokens in decision.scheduled.items():
-            epoch, samples = decision.epochs[request]
+            epoch, samples = epochs[request]
             if request.status is Status.FINISHED:
                 continue
             stale = epoch != request.epoch
@@ -335,14 +354,11 @@ class Scheduler:
             elif asynchronous:
                 request.in_flight -= tokens
                 request.batches -= 1
-            if samples:
-                request.num_tokens += 1
-                if asynchronous and not stale:
+                if samples:
                     request.placeholders -= 1
-                if (
-                    request.num_tokens - request.prompt_tokens >= request.max_tokens
-                    or request.num_tokens >= self.config.max_model_len
-                ):
+            if samples:
+                request.num_tokens = tokens_now = request.num_tokens + 1
+                if tokens_now >= request.end_tokens or tokens_now >= config.max_model_len:
                     finished.append(request)
                     if stale:
                         self.waiting.remove(request)
@@ -350,8 +366,8 @@ class Scheduler:
                         self.memory.release(request, finished=True)
                     request.status = Status.FINISHED
                     continue
-            if asynchronous and not stale:
-                unknown = request.placeholders if self.config.known_by_placeholders else request.in_flight
+            if asynchronous and not stale and request.computed > request.quiet_until:
+                unknown = request.placeholders if config.known_by_placeholders else request.in_flight
                 self.memory.returned(request, request.computed - unknown)
         if finished:
             self.flush = True

@@ -301,21 +301,24 @@ class Engine:
     def _work(self, decision: Decision) -> StepWork:
         """What the step has to do, in counts."""
         hisparse = self._hisparse
-        size = self.memory.block_size
+        size, topk = self.memory.block_size, self.replica.topk
         decodes = context = sampled = staged = tokens = 0
         lookups = largest = 0.0
         prefills: list[tuple[int, int]] = []
+        pasts, epochs = decision.past, decision.epochs
         for request, n in decision.scheduled.items():
-            past = decision.past[request]
-            samples = decision.epochs[request][1]
+            past = pasts[request]
+            samples = epochs[request][1]
             tokens += n
             sampled += samples
             if n == 1 and samples and past:
                 decodes += 1
                 context += past + 1
-                rows = self._rows(request, past)
-                lookups += rows
-                largest = max(largest, rows)
+                if hisparse and (state := request.memory).host_only:
+                    rows = (past + 1 if past < topk else topk) * state.host_only / state.pages
+                    lookups += rows
+                    if rows > largest:
+                        largest = rows
             else:
                 prefills.append((n, past))
                 if hisparse:
@@ -370,7 +373,11 @@ class Engine:
         """Free blocks on GPU and host; running requests' pages on the GPU, only off it, and hot blocks."""
         memory = self.memory
         resident = host_only = hot = host_free = 0
-        if isinstance(memory, HISPARSE):
+        if isinstance(memory, HiSparseMemory):
+            host_free = memory.host_pool.free
+            host_only, hot = memory.copies.host_only, memory.hot_in_use
+            resident = memory.pages - host_only
+        elif isinstance(memory, HISPARSE):
             host_free = memory.host_pool.free
             for request in self.scheduler.running:
                 resident += request.memory.resident

@@ -179,7 +179,7 @@ BAD = {
     "no indexer": (["--set", "model=kimi-k2"], "kimi-k2 has no sparse-attention indexer"),
     "replicas": (["--set", "engine.dp=2"], "--set engine.dp=2: 2 replicas: run simulates one replica"),
     "drafts": (["--set", "engine.mtp=1"], "run does not simulate speculative decoding"),
-    "version": (["--set", "engine.version=0.30"], "run simulates no indexer offload beside HiSparse of vLLM 0.30"),
+    "version": (["--set", "engine.version=0.30"], "run simulates no indexer offload beside HiSparse"),
     "two nodes": (["--set", "engine.tp=16"], "16: run simulates a replica on one node"),
     "profile": (["--set", "calibration=mine"], "--set calibration=mine: mine: no such calibration profile"),
     "chunks": (
