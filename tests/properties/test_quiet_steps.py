@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_laws import scenario
 
+from hisparse_sim.memory.residency import HiSparseMemory
+from hisparse_sim.memory.resident import ResidentMemory
 from hisparse_sim.scheduler.quiet import quiet_steps, skip
 from hisparse_sim.validation.replay import Replay
 
@@ -76,3 +78,28 @@ def test_random_scenarios_take_the_same_steps_with_quiet_ones_skipped(mode, seed
     asked = scenario(mode, seed)
     asked["engine"]["async_scheduling"] = False
     check(asked)
+
+
+@pytest.mark.parametrize("mode", ["hisparse", "vanilla", "cpu_offload"])
+@settings(max_examples=60)
+@given(seed=st.integers(0, 2**32), asynchronous=st.booleans())
+def test_passing_over_a_request_with_nothing_to_do_decides_the_same(mode, seed, asynchronous):
+    asked = scenario(mode, seed)
+    asked["engine"] |= {"async_scheduling": asynchronous}
+    usual = list(Replay(asked).lines())
+    with pytest.MonkeyPatch.context() as patch:
+        for memory in (HiSparseMemory, ResidentMemory):
+            patch.setattr(memory, "_quiet_until", lambda self, _: 0)
+        assert list(Replay(asked).lines()) == usual
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 2**32), asynchronous=st.booleans())
+def test_a_request_with_pages_still_to_be_published_is_never_passed_over(seed, asynchronous):
+    asked = scenario("hisparse", seed)
+    asked["engine"] |= {"async_scheduling": asynchronous, "delay": 2, "enable_prefix_caching": True}
+    replay = Replay(asked)
+    for _ in replay.lines():
+        for request in replay.scheduler.running:
+            state = request.memory
+            assert state.published == state.index_hashed or request.quiet_until <= request.computed

@@ -50,6 +50,7 @@ engines = st.fixed_dictionaries(
         "host_pool_gib": st.sampled_from([0.5, 30]),
         "indexer_offload_gib": st.sampled_from([0, 8]),
         "kv_offload_gib": st.sampled_from([8, 80]),
+        "block_size": st.sampled_from([16, 64]),
     }
 )
 
