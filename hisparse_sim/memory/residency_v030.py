@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hisparse_sim.memory.base import MISS, EngineDied, Hit, Sequence
+from hisparse_sim.memory.copies import PageCopies
 from hisparse_sim.memory.pool import HashedBlocks, Ids, Pool
-from hisparse_sim.memory.residency import HiSparseSizes, PageCopies
+from hisparse_sim.memory.residency import HiSparseSizes
 
 Mask = npt.NDArray[np.bool_]
 

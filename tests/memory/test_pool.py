@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hisparse_sim.memory import pool as pool_module
+from hisparse_sim.memory.copies import PageCopies, PagedState
 from hisparse_sim.memory.pool import HashedBlocks, IdSource, Pool
-from hisparse_sim.memory.residency import PageCopies, PagedState
 
 CONTENTS = 8
 

@@ -1,0 +1,223 @@
+"""Pages of running requests, and the GPU copies that hold them.
+
+A page on the GPU takes one block in each resident group. Those blocks share one fate, so they are one
+*copy* here. Source: vLLM 0.33 (HiSparse coordinator), as observed by running it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hisparse_sim.memory.base import NOTHING
+from hisparse_sim.memory.pool import GrowingArray, Ids, IdSource, Pool
+
+
+class PageCopies:
+    """GPU copies of pages, each ``weight`` blocks (one per resident group)."""
+
+    def __init__(self, pool: Pool, weight: int) -> None:
+        self.pool = pool
+        self.weight = weight
+        self.stamp = GrowingArray(0)
+        self.place = GrowingArray(0)
+        self.ref = GrowingArray(0)
+        self.owner = GrowingArray(-1)
+        self.page = GrowingArray(0)
+        self.content = GrowingArray(-1)
+        self.by_content = GrowingArray(-1)
+        self._more_owners: dict[int, list[tuple[int, int]]] = {}
+        self._ids = IdSource()
+        self.host_only = 0
+        """Pages without a GPU copy, of all requests that are running."""
+        self.states: list[PagedState | None] = []
+        self._idle_slots: list[int] = []
+
+    def enter(self, state: PagedState) -> None:
+        """Give a request a number that ownership is kept under."""
+        if self._idle_slots:
+            state.slot = self._idle_slots.pop()
+            self.states[state.slot] = state
+        else:
+            state.slot = len(self.states)
+            self.states.append(state)
+
+    def leave(self, state: PagedState) -> None:
+        """Forget the request; it must own nothing any more."""
+        self.states[state.slot] = None
+        self._idle_slots.append(state.slot)
+
+    def new(self, n: int) -> Ids:
+        """Copies for ``n`` pages whose blocks were just taken from the pool."""
+        ids = self._ids.new(n)
+        for array in (self.stamp, self.place, self.ref, self.owner, self.page, self.content):
+            array.reach(self._ids.bound)
+        self.ref.a[ids] = 1
+        self.owner.a[ids] = -1
+        self.content.a[ids] = -1
+        return ids
+
+    def record(self, ids: Ids, content: Ids) -> None:
+        """These copies can be adopted by whoever hits ``content`` (older ones are forgotten)."""
+        self.by_content.reach(int(content.max()) + 1)
+        older = self.by_content.a[content]
+        self.content.a[older[older >= 0]] = -1
+        self.by_content.a[content] = ids
+        self.content.a[ids] = content
+
+    def adoptable(self, content: Ids) -> Ids:
+        """The copy that each content id has, or -1."""
+        if not len(content):
+            return content
+        self.by_content.reach(int(content.max()) + 1)
+        return self.by_content.a[content]
+
+    def touch(self, ids: Ids) -> None:
+        """Reference copies; those that were free leave the free list."""
+        ref = self.ref.a
+        self.pool.remove(self, ids[ref[ids] == 0])
+        ref[ids] += 1
+
+    def unpin(self, ids: Ids, slot: int, pages: Ids) -> None:
+        """Give references back, in order; request ``slot`` goes on reading ``pages`` from them."""
+        owned = self.owner.a[ids] >= 0
+        if owned.any():
+            for i, p in zip(ids[owned].tolist(), pages[owned].tolist(), strict=True):
+                self._more_owners.setdefault(i, []).append((slot, p))
+            ids_new, pages_new = ids[~owned], pages[~owned]
+        else:
+            ids_new, pages_new = ids, pages
+        self.owner.a[ids_new] = slot
+        self.page.a[ids_new] = pages_new
+        ref = self.ref.a
+        ref[ids] -= 1
+        self.pool.append(self, ids[ref[ids] == 0])
+
+    def leave_behind(self, ids: Ids) -> None:
+        """Give the references of a request that ends back: group by group, each in the order given."""
+        ref = self.ref.a
+        ref[ids] -= 1
+        self.pool.append_spread(self, ids[ref[ids] == 0])
+
+    def disown(self, ids: Ids, slot: int) -> None:
+        """Request ``slot`` stops reading these copies; they stay where they are."""
+        mine = self.owner.a[ids] == slot
+        self.owner.a[ids[mine]] = -1
+        others = self._more_owners
+        if others:
+            for i in ids[~mine].tolist():
+                if i in others:
+                    others[i] = [o for o in others[i] if o[0] != slot]
+
+    def discard(self, ids: Ids) -> None:
+        """Drop the last reference to copies that are of no use: anonymous blocks, at the front."""
+        ref = self.ref.a
+        ref[ids] -= 1
+        gone = ids[ref[ids] == 0]
+        if len(gone):
+            self._ids.give_back(gone)
+            self.pool.push_front(len(gone) * self.weight)
+
+    def taken(self, ids: Ids) -> None:
+        """The pool handed out (some of) the blocks of these copies: their readers lose the page."""
+        content = self.content.a[ids]
+        held = content >= 0
+        if held.any():
+            self.by_content.a[content[held]] = -1
+        owner = self.owner.a[ids]
+        if len(ids) == 1 or (owner[0] == owner).all():
+            if owner[0] >= 0:
+                self._lost(int(owner[0]), self.page.a[ids])
+        else:
+            for slot in dict.fromkeys(owner.tolist()):
+                if slot >= 0:
+                    self._lost(slot, self.page.a[ids[owner == slot]])
+        if self._more_owners:
+            for i in ids.tolist():
+                for slot, page in self._more_owners.pop(i, ()):
+                    self._lost(slot, np.array([page], dtype=np.int64))
+        self._ids.give_back(ids)
+
+    def _lost(self, slot: int, pages: Ids) -> None:
+        state = self.states[slot]
+        assert state is not None
+        state.copy[pages] = -1
+        state.host_only += len(pages)
+        self.host_only += len(pages)
+        state.unpinned -= len(pages)
+        state.lost += len(pages)
+        state.hot_required = True
+
+
+class PagedState:
+    """The pages of one request that is running."""
+
+    __slots__ = (
+        "adopt",
+        "alive",
+        "content",
+        "copy",
+        "detached",
+        "host",
+        "host_only",
+        "hot_blocks",
+        "hot_required",
+        "index",
+        "index_hashed",
+        "lost",
+        "pages",
+        "planned",
+        "published",
+        "ready",
+        "slot",
+        "target",
+        "unpinned",
+        "unpinned_to",
+    )
+
+    def __init__(self, content: Ids) -> None:
+        self.content = content
+        self.slot = -1
+        self.alive = True
+        self.pages = 0
+        self.index = np.empty(64, dtype=np.int64)
+        self.host = np.empty(64, dtype=np.int64)
+        self.copy = np.empty(64, dtype=np.int64)
+        """GPU copy of each page, -1 if the host alone has it."""
+        self.hot_blocks = 0
+        self.hot_required = False
+        self.unpinned_to = 0
+        self.ready = 0
+        self.planned = 0
+        self.published = 0
+        self.target = -1
+        self.index_hashed = 0
+        self.host_only = 0
+        self.unpinned = 0
+        self.adopt = 0
+        self.lost = 0
+        self.detached = NOTHING
+
+    def reach(self, pages: int) -> None:
+        """Make room for ``pages`` pages."""
+        if pages > len(self.copy):
+            size = max(pages, 2 * len(self.copy))
+            for name in ("index", "host", "copy"):
+                grown = np.empty(size, dtype=np.int64)
+                grown[: self.pages] = getattr(self, name)[: self.pages]
+                setattr(self, name, grown)
+
+    @property
+    def resident(self) -> int:
+        """Pages with a GPU copy."""
+        return self.pages - self.host_only
+
+    @property
+    def in_flight(self) -> int:
+        """Pages on their way to the host."""
+        return self.planned - self.ready
+
+    @property
+    def clean_held(self) -> int:
+        """Clean pages that still hold a reference to their GPU copy."""
+        held = self.copy[self.unpinned_to : self.ready]
+        return int((held >= 0).sum())
