@@ -4,7 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
+
+MOST_BY_NAME: tuple[tuple[str, float], ...] = (
+    ("layers", 10_000),
+    ("_gib", 1e6),
+    ("gpus", 1e5),
+    ("tp", 1e5),
+    ("dp", 1e5),
+    ("mtp", 1e5),
+    ("heads", 1e6),
+    ("_rank", 1e6),
+    ("_dim", 1e6),
+    ("_size", 1e9),
+    ("experts", 1e6),
+    ("_bytes", 1e18),
+    ("seed", float("inf")),
+)
+"""Largest value of a field by how its name ends: far beyond any machine, and small enough that sums
+over layers stay exact and loops over them end."""
+
+MOST_COUNT, MOST_NUMBER = 1e12, 1e18
+"""The same for other whole numbers (tokens, blocks, requests) and for other numbers."""
 
 
 class Record(BaseModel):
@@ -21,6 +42,22 @@ class Record(BaseModel):
             if isinstance(value, bool) and field is not None and field.annotation is not bool:
                 raise ValueError(f"{name}: {str(value).lower()} is a yes or no, which this field is not")
         return data
+
+    @field_validator("*")
+    @classmethod
+    def _no_absurd_size(cls, value: Any, info: ValidationInfo) -> Any:
+        name = info.field_name or ""
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, (int, float)) and number > (most := most_of(name, number)):
+                shown = f"{number:,}" if number < 1e18 else f"{number!s:.40}"
+                raise ValueError(f"{shown} is not allowed, must be at most {most:,.0f}")
+        return value
+
+
+def most_of(name: str, value: float) -> float:
+    """The largest value that a field of this ``name`` may hold (``num_layers``: 10,000)."""
+    ends = (most for end, most in MOST_BY_NAME if name.endswith(end))
+    return next(ends, MOST_COUNT if isinstance(value, int) else MOST_NUMBER)
 
 
 class Sourced(Record):

@@ -69,9 +69,16 @@ def find(kind: str, name_or_path: str | Path) -> Path:
     shipped = next((n for n in names if n == given.strip().lower()), None)
     if shipped is not None:
         return configs_dir() / folder / f"{shipped}.yaml"
-    path = Path(given).expanduser()
-    if path.suffix.lower() in (".json", ".yaml", ".yml") or path.exists():
-        return path
+    path = Path(given)
+    try:
+        path = path.expanduser()
+        # A link to nothing, or to itself, is a file that cannot be read rather than a name.
+        if path.suffix.lower() in (".json", ".yaml", ".yml") or path.exists() or path.is_symlink():
+            return path
+    except (OSError, RuntimeError) as error:  # no such home folder, too long, not permitted
+        raise InputError(
+            f"{given[:60]!r} cannot be read: {getattr(error, 'strerror', None) or error}", where=kind
+        ) from None
     near = nearest(path.name.lower(), names)
     raise InputError(
         f"unknown {kind} {given!r}{near or '; known are ' + ', '.join(names)}; or give the path of a file",

@@ -82,6 +82,14 @@ class EngineSpec(Record):
             raise ValueError(f"vLLM {text} is not modelled; known are 0.30 and 0.33")
         return text
 
+    @field_validator("block_size")
+    @classmethod
+    def _size_of_a_kernel(cls, value: int | None) -> int | None:
+        # vLLM's attention backends take multiples of 16; smaller powers of two serve for studies.
+        if value is not None and value % 16 and value not in (1, 2, 4, 8):
+            raise ValueError(f"{value} tokens is no size of a block; a multiple of 16, or 1, 2, 4 or 8")
+        return value
+
     @model_validator(mode="after")
     def _one_override(self) -> EngineSpec:
         given = [

@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from hisparse_sim.errors import InputError, UnsupportedModel
 from hisparse_sim.scenario.base import Sourced
 from hisparse_sim.scenario.hf_refusals import refuse_unsupported
 from hisparse_sim.scenario.model import ModelSpec, WeightsSpec
 from hisparse_sim.scenario.quantization import read_quantization
+from hisparse_sim.scenario.validate import explain
 from hisparse_sim.scenario.weights import Extras, checkpoint_weights
 from hisparse_sim.scenario.yaml_file import read_text
 
@@ -70,6 +73,20 @@ _BY_MODEL_TYPE = {
 }
 
 
+_MOST_SIZE = 10**9
+_MOST_VISION = 10**6
+_MOST = {
+    "num_hidden_layers": 10_000,
+    "num_nextn_predict_layers": 10_000,
+    **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "index_n_heads"), 10**6),
+    **dict.fromkeys(("head_dim", "index_head_dim", "qk_rope_head_dim", "qk_nope_head_dim"), 10**6),
+    **dict.fromkeys(("v_head_dim", "q_lora_rank", "kv_lora_rank"), 10**6),
+    **dict.fromkeys(("n_routed_experts", "num_experts", "num_local_experts", "n_shared_experts"), 10**6),
+    **dict.fromkeys(("num_experts_per_tok", "num_experts_per_token"), 10**6),
+}
+"""Largest values read, by field, checked before anything counts up to them."""
+
+
 class _Fields:
     """Typed access to a config.json; an error names file and field."""
 
@@ -89,6 +106,8 @@ class _Fields:
                 raise InputError(f"{value!r} is not a whole number", where=self.at(name))
             if value < least:
                 raise InputError(f"{value} is too small, at least {least}", where=self.at(name))
+            if value > (most := _MOST.get(name, _MOST_SIZE)):
+                raise InputError(f"{value!s:.40} is too large, at most {most:,}", where=self.at(name))
             return value
         if default is None:
             raise InputError("missing from this config.json", where=self.at(" or ".join(names)))
@@ -144,16 +163,19 @@ def model_from_config(path: str | Path) -> ModelSpec:
         attention_bias=family.qkv_bias if family.qkv_bias is not None else fields.flag("attention_bias"),
         output_bias=family.output_bias and fields.flag("attention_bias"),
         qk_norm=family.qk_norm or fields.flag("use_qk_norm"),
-        other_bytes=_vision_bytes(outer.get("vision_config")),
+        other_bytes=_vision_bytes(outer.get("vision_config"), where),
     )
-    bare = ModelSpec(
-        name=_name(path),
-        architecture=architecture,
-        kv_dtype_of_checkpoint="fp8" if quantized.kv_fp8 else None,
-        weights=WeightsSpec(shared_bytes=0, dtype="none"),
-        **shape,
-    )
-    weights = checkpoint_weights(bare, extras, quantized)
+    try:
+        bare = ModelSpec(
+            name=_name(path),
+            architecture=architecture,
+            kv_dtype_of_checkpoint="fp8" if quantized.kv_fp8 else None,
+            weights=WeightsSpec(shared_bytes=0, dtype="none"),
+            **shape,
+        )
+        weights = checkpoint_weights(bare, extras, quantized)
+    except ValidationError as error:
+        raise explain(error, ModelSpec, file=where) from None
     given = tuple(f for f in ModelSpec.model_fields if f not in ("name", "sources", "weights", "hf_id"))
     sources = (
         Sourced(fields=given, source=f"config.json ({path.name})", grade="config"),
@@ -354,23 +376,29 @@ def _max_context(fields: _Fields) -> int:
         return longest
     if kind == "yarn":
         original = scaling.get("original_max_position_embeddings", longest)
-        if isinstance(original, bool) or not isinstance(original, int) or original < 1:
+        if isinstance(original, bool) or not isinstance(original, int) or not 1 <= original <= _MOST_SIZE:
             raise InputError(
-                f"original_max_position_embeddings {original!r} is not a whole number",
+                f"original_max_position_embeddings {original!r:.40} is not a whole number to {_MOST_SIZE:,}",
                 where=fields.at("rope_scaling"),
             )
         longest = original
     return int(longest * factor)
 
 
-def _vision_bytes(vision: Any) -> int:
+def _vision_bytes(vision: Any, where: str) -> int:
     """Bytes of a vision tower of the usual kind (attention and a plain MLP), in 16 bits; 0 if unknown."""
     if not isinstance(vision, Mapping):
         return 0
 
     def first(*names: str) -> int:
         values = (vision.get(n) for n in names)
-        return next((v for v in values if isinstance(v, int) and not isinstance(v, bool) and v > 0), 0)
+        found = next((v for v in values if isinstance(v, int) and not isinstance(v, bool) and v > 0), 0)
+        if found > _MOST_VISION:
+            raise InputError(
+                f"{names[0]} {found!s:.40} is too large, at most {_MOST_VISION:,}",
+                where=f"{where}: vision_config",
+            )
+        return found
 
     hidden = first("hidden_size", "vt_hidden_size")
     width = first("intermediate_size", "vt_intermediate_size")

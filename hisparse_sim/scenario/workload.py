@@ -6,14 +6,65 @@ distributions; see ``distributions.py`` and ``arrivals.py`` for the two families
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, NonNegativeInt, model_validator
 
-from hisparse_sim.scenario.arrivals import ArrivalsSpec, endless
+from hisparse_sim.scenario import arrivals as arrivals_
+from hisparse_sim.scenario import distributions
+from hisparse_sim.scenario.arrivals import endless
 from hisparse_sim.scenario.base import Record
-from hisparse_sim.scenario.distributions import Count, LognormalSpec, Seconds, UniformSpec
+from hisparse_sim.scenario.distributions import LognormalSpec, UniformSpec
+
+MAX_S = 1e9
+"""The longest time of a workload, 32 years: floats then still tell microseconds apart."""
+MAX_COUNT = 10**12
+"""The most tokens, requests or sessions: what sums of them need fits 64 bits."""
+MAX_FACTOR = 1e6
+"""The most that a trace is stretched, or a weight outweighs 1."""
+MIN_RATE_PER_S, MAX_RATE_PER_S = 1 / MAX_S, 1e9
+
+
+def _numbers(value: Any, place: str = "") -> Iterator[tuple[str, float]]:
+    """All numbers of a field, however deep, with their places in it."""
+    if isinstance(value, Record):
+        value = {name: getattr(value, name) for name in type(value).model_fields}
+    if isinstance(value, (dict, tuple)):
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        for name, part in pairs:
+            yield from _numbers(part, f"{place}.{name}" if place else str(name))
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield place, value
+
+
+def _at_most(most: float) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        for place, number in _numbers(value):
+            if number > most:
+                raise ValueError(f"{place + ': ' if place else ''}{number:g} is more than {most:g}")
+        return value
+
+    return check
+
+
+def _usual_rates(value: Any) -> Any:
+    for place, number in _numbers(value):
+        most = MAX_RATE_PER_S if place.endswith("rate_per_s") else MAX_S
+        if number > most:
+            raise ValueError(f"{place}: {number:g} is more than {most:g}")
+        if place.endswith("rate_per_s") and 0 < number < MIN_RATE_PER_S:
+            raise ValueError(f"{place}: {number:g} is less than {MIN_RATE_PER_S:g}")
+    return value
+
+
+Count = Annotated[distributions.Count, AfterValidator(_at_most(MAX_COUNT))]
+Seconds = Annotated[distributions.Seconds, AfterValidator(_at_most(MAX_S))]
+ArrivalsSpec = Annotated[arrivals_.ArrivalsSpec, AfterValidator(_usual_rates)]
+Time = Annotated[float, Field(ge=0, le=MAX_S)]
+Whole = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Positive = Annotated[int, Field(gt=0, le=MAX_COUNT)]
 
 
 class TenantSpec(Record):
@@ -24,18 +75,18 @@ class TenantSpec(Record):
     """
 
     name: str = Field(min_length=1)
-    share: PositiveFloat = 1.0
+    share: float = Field(default=1.0, gt=0, le=MAX_FACTOR)
     priority: int = 0
-    shared_prefix_tokens: NonNegativeInt | None = None
+    shared_prefix_tokens: Whole | None = None
 
 
 class _Limited(Record):
-    limit: PositiveInt | None = None
+    limit: Positive | None = None
     """Send only the first so many requests, in order of arrival."""
 
 
 class _Generated(_Limited):
-    shared_prefix_tokens: NonNegativeInt = 0
+    shared_prefix_tokens: Whole = 0
     """Tokens that all first prompts begin with: a system prompt, tool definitions."""
     tenants: tuple[TenantSpec, ...] = ()
 
@@ -53,8 +104,8 @@ class _Sessions(_Generated):
     With ``arrivals``, ``concurrency`` is a cap on live sessions and may be left out.
     """
 
-    concurrency: PositiveInt | None = 32
-    ramp_up_s: NonNegativeFloat = 0.0
+    concurrency: Positive | None = 32
+    ramp_up_s: Time = 0.0
     """Closed loop: the clients begin one after the other, evenly over so long."""
     arrivals: ArrivalsSpec | None = None
 
@@ -102,7 +153,7 @@ class SubagentsSpec(Record):
     first_prompt_tokens: Count
     new_tokens_per_turn: Count
     output_tokens: Count
-    shared_prefix_tokens: NonNegativeInt = 0
+    shared_prefix_tokens: Whole = 0
     time_s: Seconds = 1.0
 
 
@@ -114,7 +165,7 @@ class ConversationsSpec(_Sessions):
     """
 
     kind: Literal["conversations"] = "conversations"
-    conversations: PositiveInt | None = None
+    conversations: Positive | None = None
     """None: max(4, 2 x concurrency)."""
     turns: Count = 13
     first_prompt_tokens: Count
@@ -139,11 +190,11 @@ class AgenticCodingSpec(_Sessions):
     """
 
     kind: Literal["agentic-coding"] = "agentic-coding"
-    sessions: PositiveInt | None = None
+    sessions: Positive | None = None
     """None: max(4, 2 x concurrency)."""
-    shared_prefix_tokens: NonNegativeInt = 13_000
+    shared_prefix_tokens: Whole = 13_000
     """System prompt and tools of the 48 published sessions at hand have 12,700 to 16,700 tokens."""
-    max_context_tokens: PositiveInt | None = None
+    max_context_tokens: Positive | None = None
     """Prompt and output of a request stay within so many tokens; none: as recorded, up to 894,371."""
     think_time_s: Seconds | None = None
     """None: as recorded, which has a p99 of 40 minutes."""
@@ -164,10 +215,10 @@ class DocumentsSpec(_Sessions):
     """
 
     kind: Literal["documents"] = "documents"
-    sessions: PositiveInt | None = None
+    sessions: Positive | None = None
     """None: max(4, 2 x concurrency)."""
-    documents: PositiveInt = 100
-    popularity: NonNegativeFloat = 1.0
+    documents: int = Field(default=100, gt=0, le=10**7)
+    popularity: float = Field(default=1.0, ge=0, le=100)
     """0: all alike."""
     document_tokens: Count = LognormalSpec(median=200_000, sigma=0.9, low=8_000, high=1_000_000)
     questions: Count = UniformSpec(low=1, high=5)
@@ -192,8 +243,8 @@ class PoissonSpec(_Requests):
     """Open loop: single requests at exponential intervals."""
 
     kind: Literal["poisson"] = "poisson"
-    rate_per_s: PositiveFloat
-    requests: PositiveInt
+    rate_per_s: float = Field(ge=MIN_RATE_PER_S, le=MAX_RATE_PER_S)
+    requests: Positive
 
 
 class OpenSpec(_Requests):
@@ -201,7 +252,7 @@ class OpenSpec(_Requests):
 
     kind: Literal["open"] = "open"
     arrivals: ArrivalsSpec
-    requests: PositiveInt | None = None
+    requests: Positive | None = None
     """None: until the arrivals end."""
 
     @model_validator(mode="after")
@@ -215,9 +266,9 @@ class StreamSpec(_Requests):
     """Closed loop of independent long prompts: the next starts when a client is free."""
 
     kind: Literal["stream"] = "stream"
-    concurrency: PositiveInt = 32
-    requests: PositiveInt
-    ramp_up_s: NonNegativeFloat = 0.0
+    concurrency: Positive = 32
+    requests: Positive
+    ramp_up_s: Time = 0.0
     """The clients begin one after the other, evenly over so long."""
     think_time_s: Seconds = 0.0
     """Of a client between the end of a request and its next."""
@@ -237,18 +288,18 @@ class TraceSpec(Record):
     path: Path
     format: TraceFormat | None = None
     """None: told from the content."""
-    from_s: NonNegativeFloat = 0.0
+    from_s: Time = 0.0
     """Leave out requests before; the rest starts so much earlier."""
-    to_s: PositiveFloat | None = None
+    to_s: float | None = Field(default=None, gt=0, le=MAX_S)
     """Leave out requests from then on."""
-    repeat: PositiveInt = 1
+    repeat: Positive = 1
     """Play all of it so many times; copies share no content and follow each other, except those of
     kv-cache-tester sessions, which start among the others."""
-    time_scale: PositiveFloat = 1.0
+    time_scale: float = Field(default=1.0, gt=0, le=MAX_FACTOR)
     """Times and pauses are so many times as long: 0.5 sends twice as fast."""
-    limit: PositiveInt | None = None
+    limit: Positive | None = None
     """The first so many requests in arrival order, sub-agent ones counted."""
-    concurrency: PositiveInt | None = None
+    concurrency: Positive | None = None
     """Live sessions at a time; none: all, or what the file says."""
     skip_bad_lines: NonNegativeInt = 0
     """Leave out up to so many lines that cannot be used, and say which."""

@@ -10,7 +10,27 @@ import yaml
 
 from hisparse_sim.errors import InputError
 
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_SAFE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_SAFE):  # type: ignore[misc]
+    """Safe, and refuses a key given twice, of which YAML's own loader keeps the last."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        lines: dict[str, int] = {}
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            line = key.start_mark.line + 1
+            if key.value in lines:
+                raise yaml.constructor.ConstructorError(
+                    problem=f"{key.value} is given twice, first in line {lines[key.value]}",
+                    problem_mark=key.start_mark,
+                )
+            lines[key.value] = line
+        return super().construct_mapping(node, deep=deep)
+
+
 _MAX_BYTES = 16 * 2**20
 """No scenario is larger; a trace named by mistake should not be read whole."""
 
@@ -26,7 +46,8 @@ def read_text(path: Path) -> str:
             raise InputError(f"is {size / 2**20:.0f} MiB, too large for a configuration", where=where)
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise InputError("no such file", where=where) from None
+        what = "is a link to a file that is not there" if path.is_symlink() else "no such file"
+        raise InputError(what, where=where) from None
     except UnicodeDecodeError as error:
         raise InputError(f"is not UTF-8 text (byte {error.start})", where=where) from None
     except (OSError, ValueError) as error:
@@ -40,7 +61,7 @@ def read_text(path: Path) -> str:
 def parse_yaml(text: str, *, where: str) -> Any:
     """A YAML document as plain Python values. Raises InputError with the line."""
     try:
-        return yaml.load(text, Loader=_LOADER)
+        return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         at = f"{where}:{mark.line + 1}" if mark else where
@@ -64,7 +85,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
 def line_of(path: Path, keys: Sequence[str | int]) -> int | None:
     """Line (from 1) where the value at ``keys`` stands, or of the deepest parent that is there."""
     try:
-        node = yaml.compose(path.read_text(encoding="utf-8-sig"), Loader=_LOADER)
+        node = yaml.compose(path.read_text(encoding="utf-8-sig"), Loader=_Loader)
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
         return None
     line: int | None = None
