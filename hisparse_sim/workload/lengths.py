@@ -22,6 +22,7 @@ from hisparse_sim.scenario.distributions import (
     ZipfSpec,
     quantile_level,
 )
+from hisparse_sim.scenario.workload import MAX_COUNT
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -29,7 +30,7 @@ Varies = float | Distribution
 
 
 def draw(spec: Varies, rng: np.random.Generator, count: int) -> Floats:
-    """``count`` values of a plain number or a distribution, in the unit of its field."""
+    """``count`` values of a plain number or a distribution, in the unit of its field; finite."""
     if isinstance(spec, (int, float)):
         return np.full(count, float(spec))
     return _SAMPLERS[type(spec)](spec, rng, count)
@@ -37,7 +38,8 @@ def draw(spec: Varies, rng: np.random.Generator, count: int) -> Floats:
 
 def draw_counts(spec: Varies, rng: np.random.Generator, count: int) -> Ints:
     """The same as whole numbers (of tokens, of turns), at least 1."""
-    return np.maximum(1, np.rint(draw(spec, rng, count))).astype(np.int64)
+    # A wide lognormal has values that no 64 bits hold.
+    return np.clip(np.rint(draw(spec, rng, count)), 1, MAX_COUNT).astype(np.int64)
 
 
 def jittered_tokens(
@@ -81,7 +83,8 @@ def _uniform(spec: UniformSpec, rng: np.random.Generator, count: int) -> Floats:
 
 
 def _lognormal(spec: LognormalSpec, rng: np.random.Generator, count: int) -> Floats:
-    values = spec.median * np.exp(spec.sigma * rng.standard_normal(count))
+    with np.errstate(over="ignore"):
+        values = np.minimum(spec.median * np.exp(spec.sigma * rng.standard_normal(count)), MAX_COUNT)
     return np.clip(values, spec.low, spec.high) if spec.low or spec.high else values
 
 

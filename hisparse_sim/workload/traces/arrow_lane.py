@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from hisparse_sim.scenario.workload import MAX_COUNT, MAX_S
 from hisparse_sim.workload.lengths import Floats
 from hisparse_sim.workload.traces.batch import Batch, IdLists
 from hisparse_sim.workload.traces.blocks import Block
-from hisparse_sim.workload.traces.rows import KINDS, clock, id_list, pause, text, whole
+from hisparse_sim.workload.traces.rows import KINDS, MAX_CLOCK, YEARS, clock, id_list, pause, text, whole
 
 Lane = Callable[[Block], Batch | None]
 """The columns of a block, or none if it must be read line by line."""
@@ -138,6 +139,8 @@ def _batch(block: Block, columns: dict[str, Any]) -> Batch:
     prompts, outputs = columns.pop("prompt_tokens"), columns.pop("output_tokens")
     if prompts.null_count or outputs.null_count:
         raise ValueError("missing lengths")
+    if max(prompts.to_numpy().max(), outputs.to_numpy().max()) > MAX_COUNT:
+        raise ValueError("too large")
     arrivals, ids = columns.pop("arrival_s", None), columns.pop("hash_ids", None)
     return Batch(
         np.arange(block.line, block.line + count, dtype=np.int64),
@@ -154,7 +157,7 @@ def _times(column: Any) -> Floats:
 
     if column.type != pa.string():
         times: Floats = column.to_numpy().copy()
-        if np.any(np.isinf(times)):
+        if np.any(np.abs(times) >= MAX_CLOCK):
             raise ValueError("infinite")
         return times
     texts = column.to_pylist()
@@ -162,6 +165,8 @@ def _times(column: Any) -> Floats:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             if min(len(at or "") for at in texts) < len("2023-11-16"):
+                raise ValueError(texts)
+            if not (str(YEARS[0]) <= min(texts) and max(texts) < str(YEARS[1] + 1)):
                 raise ValueError(texts)
             return np.asarray(np.array(texts, dtype="datetime64[ns]").astype(np.int64) / 1e9)
     except (ValueError, UserWarning, DeprecationWarning):  # with a zone, for one
@@ -183,8 +188,10 @@ def _values(field: str, column: Any) -> list[Any]:
     values: list[Any] = column.to_pylist()
     if KINDS[field] is text and (column.type == "int64" or "" in values):
         return [None if value is None or value == "" else str(value) for value in values]
-    if KINDS[field] is pause and any(value is not None and not value >= 0 for value in values):
+    if KINDS[field] is pause and any(value is not None and not 0 <= value <= MAX_S for value in values):
         raise ValueError("a negative pause")
+    if KINDS[field] is whole and any(value is not None and abs(value) > MAX_COUNT for value in values):
+        raise ValueError("too large")
     return values
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hisparse_sim.errors import InputError
+from hisparse_sim.scenario.workload import MAX_S
 from hisparse_sim.workload.lengths import Floats, Ints
 
 T = TypeVar("T")
@@ -172,6 +173,11 @@ class Checker:
         good = np.ones(len(batch), dtype=bool)
         good[list(wrong)] = False
         self._set_clock(times, good)
+        find(
+            good & (times > MAX_S),
+            lambda i: f"arrives at {times[i]:g} s; the latest is {MAX_S:g}{self._hint()}",
+        )
+        good[list(wrong)] = False
         latest = np.fmax.accumulate(np.concatenate(([self._last_s], np.where(good, times, -np.inf))))
         find(
             good & (times < latest[:-1]),
@@ -185,6 +191,10 @@ class Checker:
             return batch
         good[list(wrong)] = False
         return batch.take(np.flatnonzero(good))
+
+    def _hint(self) -> str:
+        """How a clock that begins elsewhere is said."""
+        return "" if self._from_first else " (a column of dates or of another clock is called timestamp)"
 
     def _check_ids(self, batch: Batch, ids: IdLists, find: Callable[..., None]) -> None:
         lengths = ids.lengths

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hisparse_sim.errors import InputError
+from hisparse_sim.scenario.workload import MAX_COUNT, MAX_S
 
 
 @dataclass(slots=True)
@@ -172,10 +172,10 @@ def _agent(holder: dict[str, Any], where: str, name: str, block_tokens: int) -> 
 
 def _whole(entry: dict[str, Any], key: str, where: str, *, least: int) -> int:
     value = entry.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_COUNT:
+        shown = "missing" if value is None else repr(value)
         raise InputError(
-            f"'{key}' is {'missing' if value is None else repr(value)}; it must be a whole number >= {least}",
-            where=where,
+            f"'{key}' is {shown}; it must be a whole number >= {least} and at most {MAX_COUNT:,}", where=where
         )
     return value
 
@@ -184,8 +184,9 @@ def _seconds(entry: dict[str, Any], key: str, where: str) -> float | None:
     value = entry.get(key)
     if value is None:
         return None
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < math.inf:
-        raise InputError(f"'{key}' is {value!r}; it must be a number >= 0", where=where)
+    most = MAX_S * 1e3 if key.endswith("_ms") else MAX_S
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= most:
+        raise InputError(f"'{key}' is {value!r}; it must be a number >= 0 and at most {most:g}", where=where)
     return float(value)
 
 

@@ -10,8 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from hisparse_sim.scenario.workload import MAX_COUNT, MAX_S
 from hisparse_sim.workload.traces.batch import Batch, IdLists
 
+MAX_CLOCK = 1e19
+"""No clock shows more: nanoseconds since 1970 have 19 digits, and begin with 1 or 2."""
+YEARS = (1970, 2200)
+"""Of dates."""
 NEEDED = ("arrival_s", "prompt_tokens", "output_tokens")
 """Columns of their own in a batch; all other fields may be left out."""
 
@@ -20,13 +25,15 @@ def whole(value: Any) -> int:
     """A whole number. Raises ValueError."""
     if isinstance(value, str):
         try:
-            return int(value)
+            value = int(value)
         except ValueError:
             value = _float(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != math.floor(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError("it must be a whole number")
-    if abs(value) >= 2**63:
-        raise ValueError("it must be a number of less than 19 digits")
+    if not abs(value) <= MAX_COUNT:  # NaN, too
+        raise ValueError(f"it must be a whole number of at most {MAX_COUNT:,}")
+    if value != math.floor(value):
+        raise ValueError("it must be a whole number")
     return int(value)
 
 
@@ -34,8 +41,10 @@ def number(value: Any) -> float:
     """A finite number. Raises ValueError."""
     if isinstance(value, str):
         value = _float(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError("it must be a number")
+    if not abs(value) < MAX_CLOCK:  # NaN, too
+        raise ValueError("it must be a finite number of less than 20 digits")
     return float(value)
 
 
@@ -43,7 +52,7 @@ def clock(value: Any) -> float:
     """A time: a number, or text as 2023-11-16 18:17:03.97 in seconds since 1970. Raises ValueError."""
     if isinstance(value, str):
         try:
-            return float(value)
+            value = float(value)
         except ValueError:
             return from_iso(value)
     return number(value)
@@ -56,6 +65,8 @@ def from_iso(text: str) -> float:
         if len(text) < len("2023-11-16"):  # a year alone would be a time, too
             raise ValueError(text)
         at = datetime.fromisoformat(text)
+        if not YEARS[0] <= at.year <= YEARS[1]:
+            raise ValueError(text)
     except ValueError:
         raise ValueError("it must be a number or a time such as 2023-11-16 18:17:03.97") from None
     if at.tzinfo is None:
@@ -65,8 +76,8 @@ def from_iso(text: str) -> float:
 
 def pause(value: Any) -> float:
     """Seconds >= 0. Raises ValueError."""
-    if (seconds := number(value)) < 0:
-        raise ValueError("it must be a number of seconds >= 0")
+    if not 0 <= (seconds := number(value)) <= MAX_S:
+        raise ValueError(f"it must be a number of seconds >= 0 and at most {MAX_S:g}")
     return seconds
 
 
@@ -182,7 +193,7 @@ def id_lists(lists: list[list[int] | None]) -> IdLists:
 def _is_piece(piece: Any) -> bool:
     if not isinstance(piece, list) or len(piece) != 3 or not isinstance(piece[0], str):
         return False
-    return all(type(part) is int and part >= 0 for part in piece[1:])
+    return all(type(part) is int and 0 <= part <= MAX_COUNT for part in piece[1:])
 
 
 def _float(value: str) -> float:
