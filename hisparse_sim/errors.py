@@ -6,6 +6,7 @@ The tree::
     |- InputError            a file, field or flag holds something that cannot be used
     |- UnsupportedModel      a model architecture that this package would size wrongly
     |- Infeasible            the input is well formed but the engine would not start with it
+       |- PoolTooSmall       what is left for KV, or the host pool, does not hold one request
 """
 
 from __future__ import annotations
@@ -34,3 +35,7 @@ class UnsupportedModel(HiSparseError):
 
 class Infeasible(HiSparseError):
     """Well-formed input that vLLM itself would refuse to start with (or that does not fit)."""
+
+
+class PoolTooSmall(Infeasible):
+    """What is left for KV, or the host pool, does not hold one request; an estimate answers 0."""

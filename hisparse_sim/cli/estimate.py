@@ -9,7 +9,7 @@ import typer
 from hisparse_sim.errors import HiSparseError, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from hisparse_sim.estimate.question import Deployment, Given
     from hisparse_sim.scenario.engine import EngineSpec
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from hisparse_sim.scenario.vllm_log import StartupLog
 
 LIKE = ("vllm-calculator",)
+OUTPUT_TOKENS = 1024
+MOST_USERS = 10**9
 FLAGS = {
     "tp": "--tp",
     "dp": "--dp",
@@ -50,7 +52,9 @@ def command(
     host_pool: Annotated[str, typer.Option(help="HiSparse host pool a replica: auto or GiB.")] = "auto",
     mtp: Annotated[int, typer.Option(help="Speculative tokens a step.")] = 0,
     max_num_batched_tokens: Annotated[str, typer.Option(help="Token budget of a step.")] = "8192",
-    output_tokens: Annotated[str, typer.Option(help="Part of the context that is output.")] = "1024",
+    output_tokens: Annotated[
+        str | None, typer.Option(help="Part of the context that is output.", show_default="1024")
+    ] = None,
     users: Annotated[
         int | None, typer.Option(help="Also: longest context and host memory for so many.")
     ] = None,
@@ -64,13 +68,16 @@ def command(
 ) -> None:
     """How many requests fit resident, offloaded and with HiSparse, how fast, and what limits them."""
     from hisparse_sim.estimate.question import deployment
+    from hisparse_sim.scenario.check import check_engine
     from hisparse_sim.scenario.units import parse_tokens
     from hisparse_sim.scenario.validate import locate
 
     if like is not None and like not in LIKE:
         raise InputError(f"{like!r} is not known; one of {', '.join(LIKE)}", where="--like")
-    if users is not None and users < 1:
-        raise InputError(f"{users} is not a number of users; at least 1", where="--users")
+    if users is not None and not 1 <= users <= MOST_USERS:
+        raise InputError(f"{users} is not a number of users; 1 to {MOST_USERS:,}", where="--users")
+    if like is not None:
+        _only_what_the_page_knows(like, {"--users": users, "--output-tokens": output_tokens, "--mtp": mtp})
     asked: dict[str, Any] = {
         "tp": tp,
         "dp": dp,
@@ -94,11 +101,12 @@ def command(
     try:
         found, given = deployment(model, node, named, settings=settings or (), given=given)
         contexts = _contexts(context, found.model, found.engine)
+        output = _output_tokens(output_tokens, contexts)
         if like is not None:
             own_limit = any(path == ("engine", "max_num_seqs") for path in given)
             _print_page(found, contexts, as_json, own_limit)
             return
-        output = parse_tokens(output_tokens, where="--output-tokens")
+        check_engine(found.model, found.node, found.engine)
         _print_answer(found, contexts, output, users, started, as_json)
     except HiSparseError as error:
         # Deeper rooms name the field; say which flag set it.
@@ -137,6 +145,11 @@ def _print_page(asked: Deployment, contexts: Sequence[int], as_json: bool, own_l
     from hisparse_sim.estimate.as_json import page_json
     from hisparse_sim.estimate.calculator import MAX_SEQUENCES, page_answer
 
+    if asked.node.gpu.vendor != "nvidia":
+        raise InputError(
+            f"the page knows NVIDIA GPUs only, not {asked.node.gpu.name} of {asked.node.name}; drop --like",
+            where="--like",
+        )
     check_contexts(asked.model, asked.engine, contexts)
     most = asked.engine.max_num_seqs if own_limit else MAX_SEQUENCES
     rows = [page_answer(asked.model, asked.node, asked.engine, c, max_sequences=most) for c in contexts]
@@ -167,7 +180,29 @@ def _contexts(text: str | None, model: ModelSpec, engine: EngineSpec) -> list[in
 
     if text is None:
         return [model.max_context_tokens if engine.max_model_len == "auto" else engine.max_model_len]
-    contexts = [parse_tokens(part, where="--context") for part in text.split(",") if part.strip()]
-    if not contexts:
-        raise InputError(f"{text!r} holds no length; write 8k,128k,1M", where="--context")
-    return contexts
+    parts = text.split(",")
+    if not all(part.strip() for part in parts):
+        holds = "an empty length" if any(part.strip() for part in parts) else "no length"
+        raise InputError(f"{text!r} holds {holds}; write 8k,128k,1M", where="--context")
+    return [parse_tokens(part, where="--context") for part in parts]
+
+
+def _output_tokens(text: str | None, contexts: Sequence[int]) -> int:
+    """The output's part of each context, which leaves at least one token of prompt when asked for."""
+    from hisparse_sim.scenario.units import parse_tokens
+
+    if text is None:
+        return OUTPUT_TOKENS
+    output = parse_tokens(text, where="--output-tokens")
+    if output >= min(contexts):
+        raise InputError(
+            f"{output:,} tokens of output leave no prompt in a context of {min(contexts):,}, output included",
+            where="--output-tokens",
+        )
+    return output
+
+
+def _only_what_the_page_knows(like: str, flags: Mapping[str, object]) -> None:
+    for flag, value in flags.items():
+        if value:
+            raise InputError(f"{like} knows no such figure; leave out {flag} or --like", where=flag)

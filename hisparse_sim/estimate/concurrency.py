@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from hisparse_sim.errors import Infeasible
+from hisparse_sim.errors import PoolTooSmall
 from hisparse_sim.memory.budget import PoolSizes, derived_kv_bytes, kv_pool_bytes, size_pools, steady_blocks
 from hisparse_sim.memory.host import GIB, host_block_stride, host_pool, place
 from hisparse_sim.memory.layout import HiSparseLayout, KVLayout, ceil_div, kv_layout
@@ -140,28 +140,26 @@ def mode_pools(model: ModelSpec, node: NodeSpec, engine: EngineSpec, mode: Mode)
     try:
         # An override in blocks or tokens is of the engine's own mode; bytes mean the same in all.
         kv_bytes = kv_pool_bytes(model, node, engine)
-    except Infeasible as error:
-        return ModePools(in_mode, layout, None, "weights", error.message)
+    except PoolTooSmall as error:
+        fits = derived_kv_bytes(model, node, engine) > 0
+        return ModePools(in_mode, layout, None, "hbm" if fits else "weights", error.message)
     fixed = {"available_kv_gib": kv_bytes / GIB, "num_gpu_blocks": None, "kv_tokens": None}
     try:
         sizes = size_pools(model, node, in_mode.model_copy(update=fixed))
-    except Infeasible as error:
-        if error.where != "engine.max_model_len":
-            raise
+    except PoolTooSmall as error:
         why: Limit = "host_pool" if _host_is_short(node, in_mode, layout) else "hbm"
         return ModePools(in_mode, layout, None, why, error.message)
     return ModePools(in_mode, layout, sizes)
 
 
 def _host_is_short(node: NodeSpec, engine: EngineSpec, layout: KVLayout) -> bool:
-    """Whether a fixed ``max_model_len`` fails the start-up check of the host pool."""
-    if engine.mode != "hisparse" or layout.hisparse is None or engine.max_model_len == "auto":
+    """Whether ``max_model_len``, or for ``auto`` any length, fails the start-up check of the host pool."""
+    if engine.mode != "hisparse" or layout.hisparse is None:
         return False
+    tokens = 1 if engine.max_model_len == "auto" else engine.max_model_len
     placement = place(node, engine)
     stride = host_block_stride(layout.hisparse, placement, engine)
-    return (
-        ceil_div(engine.max_model_len, layout.block_size) + 2 > host_pool(node, engine, placement) // stride
-    )
+    return ceil_div(tokens, layout.block_size) + 2 > host_pool(node, engine, placement) // stride
 
 
 def hisparse_refusal(model: ModelSpec, node: NodeSpec) -> str:
@@ -203,5 +201,5 @@ def kv_left_bytes(model: ModelSpec, node: NodeSpec, engine: EngineSpec) -> int:
     """Bytes a GPU gives to KV, derived or overridden; negative when the model does not fit."""
     try:
         return kv_pool_bytes(model, node, engine)
-    except Infeasible:
+    except PoolTooSmall:
         return derived_kv_bytes(model, node, engine)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hisparse_sim.errors import Infeasible, InputError
+from hisparse_sim.errors import Infeasible, InputError, PoolTooSmall
 from hisparse_sim.memory.host import GIB, host_block_stride, host_pool, indexer_chunks, offload_chunks, place
 from hisparse_sim.memory.layout import (
+    MLA_BLOCK_TOKENS,
     HiSparseLayout,
     KVLayout,
     ceil_div,
@@ -139,29 +140,64 @@ def derived_kv_bytes(model: ModelSpec, node: NodeSpec, engine: EngineSpec) -> in
 
 
 def kv_pool_bytes(model: ModelSpec, node: NodeSpec, engine: EngineSpec) -> int:
-    """Bytes a GPU gives to KV: the engine's override, or derived. Raises ``Infeasible``."""
+    """Bytes a GPU gives to KV: the engine's override, or derived.
+
+    Raises ``PoolTooSmall`` when not one block is left, ``Infeasible`` for an override that is more
+    than the GPU's memory. Less than that but more than derived is believed: a log knows better.
+    """
     layout = kv_layout(model, engine, node)
+    hisparse = engine.mode == "hisparse"
+    given: int | None = None
     if engine.available_kv_gib is not None:
-        return int(engine.available_kv_gib * GIB)
-    if engine.kv_tokens is not None:
-        return engine.kv_tokens // layout.block_size * layout.block_bytes
-    if engine.num_gpu_blocks is not None:
-        hisparse = engine.mode == "hisparse"
+        given = int(engine.available_kv_gib * GIB)
+    elif engine.kv_tokens is not None:
+        given = engine.kv_tokens // layout.block_size * layout.block_bytes
+    elif engine.num_gpu_blocks is not None:
         block = require_hisparse(layout, model).block_bytes if hisparse else layout.block_bytes
-        return engine.num_gpu_blocks * block
+        given = engine.num_gpu_blocks * block
+    if given is not None:
+        if given > node.gpu.memory_bytes:
+            raise Infeasible(
+                f"means {given / GIB:,.1f} GiB of KV a GPU; {node.gpu.name} has "
+                f"{node.gpu.memory_bytes / GIB:,.1f} GiB in all",
+                where=f"engine.{_gpu_field(engine)}",
+            )
+        return given
     left = derived_kv_bytes(model, node, engine)
-    if left < layout.block_bytes:
+    field = _gpu_field(engine)
+    if 0 < left < layout.block_bytes:
+        raise PoolTooSmall(
+            f"one KV block of {layout.block_size:,} tokens takes {layout.block_bytes / GIB:,.2f} GiB over "
+            f"{layout.num_layers:,} layers, larger than the pool: {left / GIB:,.2f} GiB of {node.gpu.name} "
+            "are left for KV",
+            where=f"engine.{field}" if field else "model",
+        )
+    if left <= 0:
         weights = weights_per_gpu(model, node, engine)
         reserve = reserve_bytes(model, engine, tensor_parallel(node, engine))
         budget = int(node.gpu.memory_bytes * engine.gpu_memory_utilization)
-        raise Infeasible(
+        raise PoolTooSmall(
             f"{model.name} does not fit on {node.name}: a GPU needs {weights + reserve:,} bytes "
             f"({weights / GIB:.1f} GiB weights + {reserve / GIB:.1f} GiB activations and runtime) before any "
             f"KV, and {budget:,} bytes ({budget / GIB:.1f} GiB, {engine.gpu_memory_utilization:.0%} of "
             f"{node.gpu.memory_bytes / GIB:.1f}) are available",
-            where="model",
+            where="engine.reserve_gib" if field == "reserve_gib" and weights < budget else "model",
         )
     return left
+
+
+def _gpu_field(engine: EngineSpec) -> str:
+    """The engine's field that fixes the GPU pool, or the size of its blocks; empty when all is derived."""
+    names = ("available_kv_gib", "kv_tokens", "num_gpu_blocks", "reserve_gib")
+    given = next((name for name in names if getattr(engine, name) is not None), "")
+    return given or ("block_size" if (engine.block_size or 0) > MLA_BLOCK_TOKENS else "")
+
+
+def _host_field(engine: EngineSpec) -> str:
+    """The same for the host pool."""
+    if engine.host_pool_gib != "auto":
+        return "host_pool_gib"
+    return "indexer_offload_gib" if engine.indexer_offload_gib else ""
 
 
 def admission_window(engine: EngineSpec, block_size: int, max_model_len: int) -> int:
@@ -265,14 +301,25 @@ def _max_model_len(
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
-    if asked != "auto" or low == 0:
-        need = admission_blocks(engine, layout, sparse, longest if asked != "auto" else 1)
-        block_bytes = sparse.block_bytes if sparse else layout.block_bytes
+    block_bytes = sparse.block_bytes if sparse else layout.block_bytes
+    if low == 0:  # not for its length: no request at all runs in such a pool
+        need = 1 if engine.version.startswith("0.30") else admission_blocks(engine, layout, sparse, 1)
+        on_gpu = need > gpu_blocks - 1
+        field = _gpu_field(engine) if on_gpu else _host_field(engine)
+        short = (
+            f"a GPU pool of {gpu_blocks:,} blocks of {block_bytes / GIB:,.4f} GiB, one of them unused; the "
+            f"shortest request needs {need:,}"
+            if on_gpu
+            else f"a host pool of {host_blocks:,} blocks; the shortest request needs 3"
+        )
+        raise PoolTooSmall(f"too small: {short}", where=f"engine.{field}" if field else "model")
+    if asked != "auto":
+        need = admission_blocks(engine, layout, sparse, asked)
         host = f" and {host_blocks:,} host blocks" if sparse else ""
-        what = "one token" if asked == "auto" else f"one request of {asked:,} tokens"
-        raise Infeasible(
-            f"{what} needs {need:,} GPU blocks ({need * block_bytes / GIB:.2f} GiB); the pool has "
-            f"{max(0, gpu_blocks - 1):,} free ({gpu_blocks * block_bytes / GIB:.2f} GiB){host}; "
+        raise PoolTooSmall(
+            f"one request of {asked:,} tokens needs {need:,} GPU blocks "
+            f"({need * block_bytes / GIB:.2f} GiB); the pool has {max(0, gpu_blocks - 1):,} free "
+            f"({gpu_blocks * block_bytes / GIB:.2f} GiB){host}; "
             f"the estimated maximum length is {low:,}",
             where="engine.max_model_len",
         )

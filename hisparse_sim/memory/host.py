@@ -84,16 +84,24 @@ def host_pool_limit(node: NodeSpec, engine: EngineSpec, placement: Placement) ->
 def host_pool(node: NodeSpec, engine: EngineSpec, placement: Placement) -> int:
     """Bytes of one HiSparse host pool. Raises ``Infeasible`` when DRAM does not hold them all."""
     limit = host_pool_limit(node, engine, placement)
+    beside = per_node_bytes(engine.indexer_offload_gib, placement)
+    if beside > node.dram_bytes * HOST_POOL_SHARE:
+        raise Infeasible(
+            f"{engine.indexer_offload_gib:,g} GiB a replica ({beside / GIB:,.0f} GiB a node) leave no host "
+            f"pool in {node.name}'s {node.dram_bytes / GIB:,.0f} GiB of DRAM, of which vLLM uses 95 %",
+            where="engine.indexer_offload_gib",
+        )
     if engine.host_pool_gib == "auto":
         return limit
     asked = int(engine.host_pool_gib * GIB)
     if asked > limit:
         copies = host_pool_copies(placement, engine)
+        alone = asked * copies <= node.dram_bytes * HOST_POOL_SHARE
         raise Infeasible(
             f"{engine.host_pool_gib:g} GiB x {copies} pools a node and {engine.indexer_offload_gib:g} GiB of "
             f"indexer offload do not fit {node.name}'s {node.dram_bytes / GIB:,.0f} GiB of DRAM; at most "
             f"{limit / GIB:,.1f} GiB a pool (vLLM stops at 95 %)",
-            where="engine.host_pool_gib",
+            where="engine.indexer_offload_gib" if alone else "engine.host_pool_gib",
         )
     return asked
 

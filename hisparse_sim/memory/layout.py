@@ -209,6 +209,13 @@ def _hot_rows(model: ModelSpec, engine: EngineSpec) -> int:
     query_len = engine.mtp + 1
     least = query_len * model.index_topk
     rows = engine.hot_rows or (query_len + 1) * model.index_topk
+    if engine.mtp and (least > MAX_HOT_ROWS or (engine.hot_rows is None and rows > MAX_HOT_ROWS)):
+        raise InputError(
+            f"{engine.mtp:,} draft tokens need a hot buffer of {rows:,} rows (top-k {model.index_topk:,} x "
+            f"{rows // model.index_topk:,}), and it has at most {MAX_HOT_ROWS:,}; "
+            f"at most {max(0, MAX_HOT_ROWS // model.index_topk - 2)} draft tokens",
+            where="engine.mtp",
+        )
     if not least <= rows <= MAX_HOT_ROWS:
         raise InputError(
             f"{rows} rows: a hot buffer needs {least} (top-k {model.index_topk} x {query_len} tokens a "

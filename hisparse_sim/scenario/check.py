@@ -28,9 +28,13 @@ def check_engine(model: ModelSpec, node: NodeSpec, engine: EngineSpec) -> None:
             where="engine.max_model_len",
         )
     if engine.max_num_batched_tokens < engine.max_num_seqs:  # vLLM's SchedulerConfig refuses it
+        tokens, seqs = engine.max_num_batched_tokens, engine.max_num_seqs
+        if tokens == type(engine).model_fields["max_num_batched_tokens"].default:  # not the odd one
+            raise InputError(
+                f"{seqs:,} is more than max_num_batched_tokens, {tokens:,}", where="engine.max_num_seqs"
+            )
         raise InputError(
-            f"{engine.max_num_batched_tokens} is less than max_num_seqs, {engine.max_num_seqs}",
-            where="engine.max_num_batched_tokens",
+            f"{tokens:,} is less than max_num_seqs, {seqs:,}", where="engine.max_num_batched_tokens"
         )
     nodes = -(-engine.dp * (engine.tp or node.gpus) // node.gpus)
     if engine.mode == "hisparse" and engine.host_pool_gib != "auto":

@@ -202,6 +202,19 @@ def test_the_table_says_what_limits_and_what_would_help(capsys):
         (["--set", "engine.kv_tokens=10", "--set", "engine.num_gpu_blocks=5"], "give only one of"),
         (["--log", "no/such.log"], "no/such.log: cannot be read"),
         (["--mtp", "1", "--hot-rows", "2048"], "--hot-rows"),
+        (["--mtp", "100"], "--mtp: 100 draft tokens"),
+        (["--host-pool", "1e300"], "--host-pool: 1e+300 is not allowed"),
+        (["--max-num-batched-tokens", "1"], "--max-num-batched-tokens: 1 is less than max_num_seqs, 256"),
+        (["--set", "engine.max_num_seqs=100000"], "engine.max_num_seqs=100000: 100,000 is more than"),
+        (["--set", "engine.available_kv_gib=2000"], "available_kv_gib=2000: means 2,000.0 GiB of KV a GPU"),
+        (["--set", "engine.indexer_offload_gib=2000"], "--set engine.indexer_offload_gib=2000: 2,000 GiB"),
+        (["--context", "8k,,1M"], "--context: '8k,,1M' holds an empty length"),
+        (["--output-tokens", "2M"], "--output-tokens: 2,097,152 tokens of output leave no prompt"),
+        (["--context", "8k,1M", "--output-tokens", "16k"], "--output-tokens: 16,384"),
+        (["--users", "9" * 30], "--users: 9999"),
+        (["--like", "vllm-calculator", "--users", "4"], "--users: vllm-calculator knows no such figure"),
+        (["--like", "vllm-calculator", "--mtp", "1"], "--mtp: vllm-calculator"),
+        (["--like", "vllm-calculator", "--output-tokens", "1k"], "--output-tokens: vllm-calculator"),
     ],
 )
 def test_bad_input_is_one_line_that_names_flag_and_value(capsys, args, says):
@@ -216,6 +229,25 @@ def test_unknown_names_are_refused(capsys):
     assert "GLM-5.3" in refused(
         capsys, "estimate", "--model", "kimi-k2", "--node", "8xh200", "--like", "vllm-calculator"
     )
+
+
+def test_the_page_knows_no_amd_and_asks_nothing_of_the_token_budget(capsys):
+    amd = ["estimate", "--model", "glm-5.3", "--node", "8xmi350x", "--like", "vllm-calculator"]
+    assert "not Instinct MI350X of 8xmi350x" in refused(capsys, *amd)
+    page = ["--like", "vllm-calculator", "--max-num-batched-tokens", "1"]
+    assert asked(capsys, *GLM, "--context", "8k", *page)["rows"]
+
+
+def test_a_pool_too_small_for_one_request_is_0_and_says_which(capsys):
+    for setting, limit, says in (
+        ("engine.num_gpu_blocks=3", "hbm", "too small: a GPU pool of"),
+        ("engine.host_pool_gib=0.001", "host_pool", "too small: a host pool of 0 blocks"),
+        ("engine.block_size=1000000", "hbm", "one KV block of 1,000,000 tokens takes 50.24 GiB"),
+    ):
+        row = asked(capsys, *GLM, "--context", "8k", "--set", setting)["rows"][0]
+        assert (row["hisparse"], row["limit"]) == (0, limit)
+        assert run([*GLM, "--context", "8k", "--set", setting]) == 0
+        assert says in capsys.readouterr().out
 
 
 def test_settings_reach_every_record(capsys):

@@ -249,7 +249,7 @@ lengths = st.integers(min_value=64, max_value=2**20)
 
 
 @given(
-    kv=st.floats(min_value=2, max_value=200),
+    kv=st.floats(min_value=2, max_value=90),
     more=st.floats(min_value=0, max_value=50),
     host=st.floats(min_value=8, max_value=1800),
     length=lengths,
