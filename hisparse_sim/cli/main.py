@@ -6,9 +6,12 @@ import importlib.util
 import sys
 from typing import Annotated
 
-import typer
+try:
+    import typer
 
-from hisparse_sim.errors import HiSparseError
+    from hisparse_sim.errors import HiSparseError
+except KeyboardInterrupt:  # Ctrl-C as soon as it starts
+    sys.exit(130)
 
 _INTERRUPTED = 130
 
@@ -49,7 +52,10 @@ def _register() -> None:
         app.command(name)(importlib.import_module(module).command)
 
 
-_register()
+try:
+    _register()
+except KeyboardInterrupt:
+    sys.exit(_INTERRUPTED)
 
 
 def main(argv: list[str] | None = None) -> None:

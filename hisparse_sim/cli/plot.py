@@ -8,14 +8,19 @@ from typing import Annotated
 
 import typer
 
+from hisparse_sim.cli.flags import named_path
 from hisparse_sim.errors import InputError
 
 
 def command(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="What `run --out` wrote.")],
+    folders: Annotated[
+        list[Path], typer.Argument(parser=named_path, metavar="DIR...", help="What `run --out` wrote.")
+    ],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="For the pictures; else DIR, or ./plots for several."),
+        typer.Option(
+            parser=named_path, metavar="FOLDER", help="For the pictures; else DIR, or ./plots for several."
+        ),
     ] = None,
     formats: Annotated[str, typer.Option("--format", help="png, svg or both.")] = "png,svg",
     only: Annotated[

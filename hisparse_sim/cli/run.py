@@ -12,22 +12,32 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hisparse_sim.cli import trace_flags
+from hisparse_sim.cli import flags, trace_flags
 from hisparse_sim.errors import HiSparseError, InputError
 
 if TYPE_CHECKING:
     from hisparse_sim.scenario.scenario import Scenario
     from hisparse_sim.simulation.result import Result
 
+PLOTS = tuple(f"{name}.{suffix}" for name in ("timeline", "gantt", "latency") for suffix in ("png", "svg"))
+
 
 def command(
     scenario: Annotated[str, typer.Argument(help="A YAML file, or a shipped name.")],
-    out: Annotated[Path, typer.Option(help="Folder for the results; made if need be.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            parser=flags.named_path, metavar="PATH", help="Folder for the results; made if need be."
+        ),
+    ],
     mode: Annotated[str | None, typer.Option(help="resident, offload or hisparse.")] = None,
     concurrency: Annotated[
         int | None, typer.Option(help="Clients, or live sessions of a trace, at a time.")
     ] = None,
-    trace: Annotated[Path | None, typer.Option(help="Replay this file or folder of requests.")] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(parser=flags.named_path, metavar="PATH", help="Replay this file or folder of requests."),
+    ] = None,
     trace_format: trace_flags.Format = None,
     trace_scale: trace_flags.Scale = None,
     trace_from: trace_flags.From = None,
@@ -51,9 +61,13 @@ def command(
         "repeat": trace_repeat,
         "skip_bad_lines": skip_bad_lines,
     }
-    overrides, flags = _overrides(mode, concurrency, trace, of_trace, limit, seed)
+    overrides, by_flag = _overrides(mode, concurrency, trace, of_trace, limit, seed)
+    said = {path: (flag, value) for path, (flag, value) in by_flag.items() if path != ("workload",)}
+    if trace is not None:
+        said |= {("workload", "kind"): ("--trace", "trace"), ("workload", "path"): ("--trace", trace)}
+    flags.refuse_contradictions(said, settings or [])
     overrides += settings or []
-    asked, given = _load(scenario, overrides, flags)
+    asked, given = _load(scenario, overrides, {path: flag for path, (flag, _) in by_flag.items()})
     from hisparse_sim.report.startup import capacity_lines
     from hisparse_sim.simulation.interrupt import held_interrupts
     from hisparse_sim.simulation.replica import build_replica
@@ -64,7 +78,7 @@ def command(
     with _placed(scenario, given):
         replica = build_replica(asked)
         workload = make_workload(asked.workload, asked.seed)
-        check_writable(out)
+        check_writable(out, PLOTS if plots else ())
         for line in capacity_lines(replica.pools, asked.model, asked.node, asked.engine):
             print(line, file=sys.stderr)
         for warning in replica.warnings:
@@ -99,14 +113,14 @@ def _overrides(
     of_trace: Mapping[str, object],
     limit: int | None,
     seed: int | None,
-) -> tuple[list[str], dict[tuple[str, ...], str]]:
-    """The flags as ``path=value`` settings, and which flag set which field."""
+) -> tuple[list[str], dict[tuple[str, ...], tuple[str, object]]]:
+    """The flags as ``path=value`` settings, and which flag set which field to what."""
     found: list[str] = []
-    flags: dict[tuple[str, ...], str] = {}
+    by_flag: dict[tuple[str, ...], tuple[str, object]] = {}
 
     def put(path: str, value: object, flag: str) -> None:
         found.append(f"{path}={json.dumps(value)}")
-        flags[tuple(path.split("."))] = flag
+        by_flag[tuple(path.split("."))] = flag, value
 
     if trace is not None:
         put("workload", {"kind": "trace", "path": str(trace.absolute())}, "--trace")
@@ -121,24 +135,24 @@ def _overrides(
         put("workload.limit", limit, "--limit")
     if seed is not None:
         put("seed", seed, "--seed")
-    return found, flags
+    return found, by_flag
 
 
 Given = dict[tuple[str, ...], str]
 
 
-def _load(name: str, overrides: list[str], flags: Given) -> tuple[Scenario, Given]:
+def _load(name: str, overrides: list[str], by_flag: Given) -> tuple[Scenario, Given]:
     from hisparse_sim.scenario.loader import load_scenario
     from hisparse_sim.scenario.overrides import parse_override, place
 
-    given = {parse_override(text)[0]: place(text) for text in overrides} | flags
+    given = {parse_override(text)[0]: place(text) for text in overrides} | by_flag
     try:
         return load_scenario(name, overrides=overrides), given
     except HiSparseError as error:
         # An error about a setting that a flag made names the flag.
         where = error.where or ""
         for text in overrides:
-            flag = flags.get(parse_override(text)[0])
+            flag = by_flag.get(parse_override(text)[0])
             if flag and where.startswith(place(text)):
                 generated = flag in trace_flags.FLAGS.values() and "unknown field" in error.message
                 message = trace_flags.GENERATED if generated else error.message
@@ -204,10 +218,9 @@ def _print(result: Result, as_json: bool) -> None:
 
 def _remove_plots(out: Path) -> None:
     """Those of an earlier run would show other figures than the files beside them."""
-    for name in ("timeline", "gantt", "latency"):
-        for suffix in ("png", "svg"):
-            with suppress(OSError):
-                (out / f"{name}.{suffix}").unlink()
+    for name in PLOTS:
+        with suppress(OSError):
+            (out / name).unlink()
 
 
 def _draw(out: Path) -> None:

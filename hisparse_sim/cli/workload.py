@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hisparse_sim.cli import trace_flags
+from hisparse_sim.cli import flags, trace_flags
 from hisparse_sim.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def command(
     out: Annotated[
         Path | None,
         typer.Option(
+            parser=flags.named_path,
             metavar="FILE",
             help="save: .jsonl, .jsonl.gz or .parquet. plot: .png or .svg; without an ending, both.",
         ),
@@ -58,6 +59,12 @@ def command(
     }
     values = {field: value for field, value in asked.items() if value is not None}
     given = {field: trace_flags.FLAGS.get(field, "--limit") for field in values}
+    said: dict[tuple[str, ...], tuple[str, Any]] = {
+        ("workload", field): (given[field], value) for field, value in values.items()
+    }
+    if seed is not None:
+        said[("seed",)] = ("--seed", seed)
+    flags.refuse_contradictions(said, settings or [])
     spec, spec_seed = _asked(source, values, given, settings or [])
     seed = spec_seed if seed is None else seed
     if action == "save":
@@ -82,7 +89,11 @@ def command(
 def is_trace(source: str) -> bool:
     """Whether a name is that of a trace: a folder, or a file that is no YAML."""
     path = Path(source)
-    return path.exists() and (path.is_dir() or path.suffix.lower() not in (".yaml", ".yml"))
+    return (
+        bool(source.strip())
+        and path.exists()
+        and (path.is_dir() or path.suffix.lower() not in (".yaml", ".yml"))
+    )
 
 
 def _asked(
@@ -91,7 +102,7 @@ def _asked(
     """The workload of a scenario or a trace, with what flags say of it."""
     from hisparse_sim.scenario.overrides import parse_override, place
 
-    flags = {("workload", field): flag for field, flag in given.items()}
+    by_flag = {("workload", field): flag for field, flag in given.items()}
     if is_trace(source):
         from hisparse_sim.scenario.overrides import apply_overrides
         from hisparse_sim.scenario.validate import build
@@ -99,7 +110,7 @@ def _asked(
 
         trace = {"workload": {"kind": "trace", "path": source, **values}}
         places = {parse_override(text)[0]: place(text) for text in settings}
-        asked = build(SeededWorkload, apply_overrides(trace, settings), file="", given=places | flags)
+        asked = build(SeededWorkload, apply_overrides(trace, settings), file="", given=places | by_flag)
         return asked.workload, asked.seed
     from hisparse_sim.scenario.loader import load_scenario
 

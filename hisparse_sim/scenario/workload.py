@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, NonNegativeInt, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, model_validator
 
 from hisparse_sim.scenario import arrivals as arrivals_
 from hisparse_sim.scenario import distributions
@@ -277,6 +277,12 @@ class StreamSpec(_Requests):
 TraceFormat = Literal["kv-cache-tester", "mooncake", "bailian", "azure", "vllm-bench", "openai", "plain"]
 
 
+def _named(path: Any) -> Any:
+    if isinstance(path, str) and (not path.strip() or "\0" in path):  # an empty one would mean "here"
+        raise ValueError(f"{path!r} is no path; name a file or folder")
+    return path
+
+
 class TraceSpec(Record):
     """Recorded requests, of a file or a folder; times are the recording's seconds.
 
@@ -285,7 +291,7 @@ class TraceSpec(Record):
     """
 
     kind: Literal["trace"] = "trace"
-    path: Path
+    path: Annotated[Path, BeforeValidator(_named)]
     format: TraceFormat | None = None
     """None: told from the content."""
     from_s: Time = 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,12 +116,27 @@ class Result:
         path.write_text(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 
-def check_writable(folder: Path) -> None:
-    """See that results can be written to ``folder``, and make nothing; ``InputError`` if not."""
+FILES = ("scenario.yaml", "summary.json", "timing.json", "requests.parquet", "steps.parquet")
+"""What a run writes."""
+
+
+def check_writable(folder: Path, more: Iterable[str] = ()) -> None:
+    """See that ``FILES`` and ``more`` can be written to ``folder``, and make nothing.
+
+    Raises InputError.
+    """
     try:
         there = folder.absolute()
         while not there.exists() and there != there.parent:
+            if there.is_symlink():
+                there.stat()  # says what is wrong: a loop, or a link to nowhere
             there = there.parent
+        for name in (*FILES, *more):
+            file = folder / name
+            if file.is_dir() and not file.is_symlink():
+                raise InputError(
+                    f"is a folder, where the run would write its file {name}; move it away", where=str(file)
+                )
         with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:

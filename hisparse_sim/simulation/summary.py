@@ -12,7 +12,8 @@ calibration(_sha256)                profile that priced the steps, and its hash
 complete                            false: interrupted; figures are of what was done until then
 running_mean                requests mean of samples of running requests, those that prefill included and
                                     those that load from an offload tier not; every 30 s, or 20 equal
-                                    intervals in a run under 600 s; zero samples dropped; 0 if all are
+                                    intervals in a run under 600 s, and 10^6 in one too long for every 30 s;
+                                    zero samples dropped; 0 if all are
 running_time_weighted       requests mean over the busy period, zeros included
 waiting_mean                requests the same of requests that wait or load, as
                                     ``vllm:num_requests_waiting`` counts them
@@ -79,6 +80,7 @@ SCHEMA = "hisparse-sim/summary/1"
 SAMPLE_S = 30.0
 SHORT_RUN_S = 600.0
 SHORT_RUN_SAMPLES = 20
+MOST_SAMPLES = 10**6
 _POINTS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 _RARELY = 0.2
 """Share of the time below which waiting is not what limits."""
@@ -193,14 +195,14 @@ def summarise(
 def samples(queue: Queue, end_s: float, *, column: int) -> Floats:
     """Running (column 1) or waiting (2) requests as a scraper sees them.
 
-    Every 30 s; a run shorter than 600 s at 20 equal intervals. The definition of the published
+    Every 30 s; a run shorter than 600 s at 20 equal intervals, one of more than 30 million seconds at a
+    million. The definition of the published
     figures that runs are compared with. A sample at the moment of a change shows what was before.
     """
     if not queue or end_s <= 0:
         return np.empty(0)
-    short = end_s < SHORT_RUN_S
-    every_s = end_s / SHORT_RUN_SAMPLES if short else SAMPLE_S
-    count = SHORT_RUN_SAMPLES if short else math.floor(end_s / SAMPLE_S)
+    count = SHORT_RUN_SAMPLES if end_s < SHORT_RUN_S else min(math.floor(end_s / SAMPLE_S), MOST_SAMPLES)
+    every_s = SAMPLE_S if SHORT_RUN_SAMPLES < count < MOST_SAMPLES else end_s / count
     at = every_s * np.arange(1, count + 1)
     times = np.array([q[0] for q in queue])
     values = np.array([q[column] for q in queue], dtype=float)

@@ -298,3 +298,10 @@ def test_every_key_is_written_down_once():
             elif name and not line.startswith(" "):
                 keys.add(name)
     assert keys == set(run(CONVERSATIONS).summary)
+
+
+def test_a_run_of_decades_is_sampled_a_million_times():
+    queue = [(0.0, 1, 0), (1e300, 0, 0)]
+    assert len(figures.samples(queue, 2e9, column=1)) == len(figures.samples(queue, 1e300, column=1)) == 10**6
+    assert len(figures.samples(queue, 3e7 - 1, column=1)) == 10**6 - 1
+    assert len(figures.samples(queue, 599.0, column=1)) == len(figures.samples(queue, 600.0, column=1)) == 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import stat
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,16 @@ class Block(NamedTuple):
 
     line: int
     text: bytes
+
+
+def check_kind(path: Path) -> None:
+    """Refuse a pipe or device, which may never end and cannot be read twice. Raises InputError."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return  # whoever opens it says what is wrong
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise InputError("is neither a file nor a folder; save what it gives in a file", where=str(path))
 
 
 def read_blocks(path: Path, *, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
@@ -88,6 +99,7 @@ def text_of(line: bytes) -> str:
 
 
 def _open(path: Path) -> IO[bytes]:
+    check_kind(path)
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
     return gzip.open(path, "rb") if packed else path.open("rb")  # type: ignore[return-value]

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from hisparse_sim.errors import InputError
 from hisparse_sim.scenario.workload import MAX_COUNT, MAX_S
+from hisparse_sim.workload.traces.blocks import check_kind
 
 
 @dataclass(slots=True)
@@ -115,6 +116,7 @@ def load(file: Path) -> dict[str, Any]:
 
 
 def _bytes_of(file: Path) -> bytes:
+    check_kind(file)
     try:
         data = file.read_bytes()
     except OSError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hisparse_sim.errors import InputError
 from hisparse_sim.scenario.workload import TraceSpec
+from hisparse_sim.workload.traces.blocks import check_kind
 from hisparse_sim.workload.traces.flat import FlatTrace, is_document, open_bench_result, open_file
 from hisparse_sim.workload.traces.kv_cache_tester import load
 from hisparse_sim.workload.traces.recorded import RecordedSessions
@@ -16,6 +17,7 @@ def open_trace(spec: TraceSpec, seed: int, *, check: bool = True) -> FlatTrace |
     when the place is reached. Raises InputError naming file and line.
     """
     path = spec.path
+    check_kind(path)
     if path.is_dir() or spec.format == "kv-cache-tester":
         if spec.format not in (None, "kv-cache-tester"):
             raise InputError(f"is a folder; format {spec.format} is that of a file", where=str(path))
