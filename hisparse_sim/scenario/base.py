@@ -51,6 +51,8 @@ class Record(BaseModel):
             if isinstance(number, (int, float)) and number > (most := most_of(name, number)):
                 shown = f"{number:,}" if number < 1e18 else f"{number!s:.40}"
                 raise ValueError(f"{shown} is not allowed, must be at most {most:,.0f}")
+            if name.endswith(("_bytes_per_s", "_flops")) and 0 < number < 1:
+                raise ValueError(f"{number:g} is not allowed, must be at least 1")
         return value
 
 

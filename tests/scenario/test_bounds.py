@@ -47,6 +47,13 @@ def test_a_number_beyond_any_machine_is_refused_with_its_bound(
     assert str(refusal.value).endswith(f"is not allowed, must be at most {most}")
 
 
+def test_a_speed_that_no_machine_is_so_slow_as_to_have_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(TEXT)
+    with pytest.raises(InputError, match=r"1e-300 is not allowed, must be at least 1$"):
+        load_scenario(path, overrides=["node.gpu.hbm_bytes_per_s=1e-300"])
+
+
 def test_a_seed_may_be_any_whole_number(tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     path.write_text(TEXT)
