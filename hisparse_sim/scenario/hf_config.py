@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from hisparse_sim.errors import InputError, UnsupportedModel
-from hisparse_sim.scenario.base import Sourced
+from hisparse_sim.scenario.base import MOST_COUNT, Sourced, most_of
 from hisparse_sim.scenario.hf_refusals import refuse_unsupported
 from hisparse_sim.scenario.model import ModelSpec, WeightsSpec
 from hisparse_sim.scenario.quantization import read_quantization
@@ -73,18 +73,7 @@ _BY_MODEL_TYPE = {
 }
 
 
-_MOST_SIZE = 10**9
 _MOST_VISION = 10**6
-_MOST = {
-    "num_hidden_layers": 10_000,
-    "num_nextn_predict_layers": 10_000,
-    **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "index_n_heads"), 10**6),
-    **dict.fromkeys(("head_dim", "index_head_dim", "qk_rope_head_dim", "qk_nope_head_dim"), 10**6),
-    **dict.fromkeys(("v_head_dim", "q_lora_rank", "kv_lora_rank"), 10**6),
-    **dict.fromkeys(("n_routed_experts", "num_experts", "num_local_experts", "n_shared_experts"), 10**6),
-    **dict.fromkeys(("num_experts_per_tok", "num_experts_per_token"), 10**6),
-}
-"""Largest values read, by field, checked before anything counts up to them."""
 
 
 class _Fields:
@@ -106,8 +95,8 @@ class _Fields:
                 raise InputError(f"{value!r} is not a whole number", where=self.at(name))
             if value < least:
                 raise InputError(f"{value} is too small, at least {least}", where=self.at(name))
-            if value > (most := _MOST.get(name, _MOST_SIZE)):
-                raise InputError(f"{value!s:.40} is too large, at most {most:,}", where=self.at(name))
+            if value > (most := most_of(name, value)):  # before anything counts up to it
+                raise InputError(f"{value!s:.40} is too large, at most {most:,.0f}", where=self.at(name))
             return value
         if default is None:
             raise InputError("missing from this config.json", where=self.at(" or ".join(names)))
@@ -376,9 +365,9 @@ def _max_context(fields: _Fields) -> int:
         return longest
     if kind == "yarn":
         original = scaling.get("original_max_position_embeddings", longest)
-        if isinstance(original, bool) or not isinstance(original, int) or not 1 <= original <= _MOST_SIZE:
+        if isinstance(original, bool) or not isinstance(original, int) or not 1 <= original <= MOST_COUNT:
             raise InputError(
-                f"original_max_position_embeddings {original!r:.40} is not a whole number to {_MOST_SIZE:,}",
+                f"original_max_position_embeddings {original!r:.40} is not a whole number to {MOST_COUNT:g}",
                 where=fields.at("rope_scaling"),
             )
         longest = original
