@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
-from typing import Annotated
 
 try:
+    import importlib.util
+    from typing import Annotated
+
     import typer
 
     from hisparse_sim.errors import HiSparseError
