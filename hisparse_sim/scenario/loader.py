@@ -67,7 +67,7 @@ def scenario_from_mapping(data: dict[str, Any], *, file: str = "", overrides: Se
             data[section] = record.model_dump(exclude_defaults=True)
     data = apply_overrides(data, [text for text in overrides if text not in whole])
     workload = data.get("workload")
-    if isinstance(workload, dict) and isinstance(workload.get("path"), str):
+    if isinstance(workload, dict) and isinstance(workload.get("path"), str) and workload["path"].strip():
         data["workload"] = {**workload, "path": _beside(folder, workload["path"])}
     scenario = build(Scenario, data, file=file, given=given)
     try:

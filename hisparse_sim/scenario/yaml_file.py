@@ -41,6 +41,8 @@ def read_text(path: Path) -> str:
     try:
         if path.is_dir():
             raise InputError("is a folder; name a file", where=where)
+        if path.exists() and not path.is_file():
+            raise InputError("is a pipe or device; save what it gives in a file", where=where)
         size = path.stat().st_size
         if size > _MAX_BYTES:
             raise InputError(f"is {size / 2**20:.0f} MiB, too large for a configuration", where=where)

@@ -332,3 +332,13 @@ def test_no_value_escapes_as_another_kind_of_error(field: str, value: st.DataObj
         )
     except HiSparseError as error:
         assert error.where
+
+
+def test_a_device_is_no_scenario() -> None:
+    with pytest.raises(InputError, match="/dev/zero: is a pipe or device"):
+        load_scenario("/dev/zero")
+
+
+def test_an_empty_trace_path_is_not_the_folder_of_the_scenario(scenario: Path) -> None:
+    with pytest.raises(InputError, match=r"workload"):
+        load_scenario(scenario, overrides=["workload={kind: trace, path: ''}"])
