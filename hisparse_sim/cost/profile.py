@@ -18,6 +18,7 @@ from hisparse_sim.cost.forms import FORMS
 from hisparse_sim.errors import InputError
 from hisparse_sim.scenario.base import Record
 from hisparse_sim.scenario.node import NodeSpec
+from hisparse_sim.scenario.yaml_file import check_regular
 
 SCHEMA = "hisparse-sim/calibration/1"
 
@@ -174,6 +175,7 @@ def load_profile(name_or_path: str | Path) -> Profile:
     Raises ``InputError`` naming the file and the field that cannot be used.
     """
     path = _locate(name_or_path)
+    check_regular(path)
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

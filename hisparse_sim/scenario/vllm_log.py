@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hisparse_sim.errors import InputError
+from hisparse_sim.scenario.yaml_file import check_regular
 
 _N = r"([\d,]+)"
 _F = r"([\d.]+)"
@@ -113,6 +114,7 @@ _LEAST = frozenset({"available_kv_gib"})
 def read_log(path: str | Path) -> StartupLog:
     """Read a start-up log. Raises ``InputError`` if it cannot be read or says nothing about KV memory."""
     where = str(path)
+    check_regular(Path(path))
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError as error:

@@ -35,14 +35,19 @@ _MAX_BYTES = 16 * 2**20
 """No scenario is larger; a trace named by mistake should not be read whole."""
 
 
+def check_regular(path: Path) -> None:
+    """Raises InputError for a folder, a pipe or a device: reading them fails late or never ends."""
+    if path.is_dir():
+        raise InputError("is a folder; name a file", where=str(path))
+    if path.exists() and not path.is_file():
+        raise InputError("is a pipe or device; save what it gives in a file", where=str(path))
+
+
 def read_text(path: Path) -> str:
     """The UTF-8 text of ``path``. Raises InputError naming the file."""
     where = str(path)
     try:
-        if path.is_dir():
-            raise InputError("is a folder; name a file", where=where)
-        if path.exists() and not path.is_file():
-            raise InputError("is a pipe or device; save what it gives in a file", where=where)
+        check_regular(path)
         size = path.stat().st_size
         if size > _MAX_BYTES:
             raise InputError(f"is {size / 2**20:.0f} MiB, too large for a configuration", where=where)

@@ -11,9 +11,11 @@ from hf_examples import LLAMA, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hisparse_sim.cost.profile import load_profile
 from hisparse_sim.errors import HiSparseError, Infeasible, InputError
 from hisparse_sim.scenario.loader import list_scenarios, load_model, load_node, load_scenario
 from hisparse_sim.scenario.overrides import apply_overrides, parse_override
+from hisparse_sim.scenario.vllm_log import read_log
 
 TEXT = """\
 model: glm-5.3
@@ -342,3 +344,9 @@ def test_a_device_is_no_scenario() -> None:
 def test_an_empty_trace_path_is_not_the_folder_of_the_scenario(scenario: Path) -> None:
     with pytest.raises(InputError, match=r"workload"):
         load_scenario(scenario, overrides=["workload={kind: trace, path: ''}"])
+
+
+def test_a_device_is_no_log_and_no_profile() -> None:
+    for read in (read_log, load_profile):
+        with pytest.raises(InputError, match="/dev/zero: is a pipe or device"):
+            read("/dev/zero")

@@ -106,7 +106,7 @@ def test_a_file_that_is_no_start_up_log_is_refused(tmp_path):
     assert "Available KV cache memory" in error.value.message
     with pytest.raises(InputError, match="cannot be read"):
         read_log(tmp_path / "missing.log")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="is a folder"):
         read_log(tmp_path)
 
 
