@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 try:
-    import importlib.util
+    import importlib
     from typing import Annotated
 
     import typer
@@ -48,8 +48,6 @@ def _register() -> None:
     """Each sub-command is the function ``command`` of its module, which imports what is heavy inside."""
     for name in ("estimate", "run", "plot", "workload", "models", "nodes"):
         module = f"hisparse_sim.cli.{name}"
-        if importlib.util.find_spec(module) is None:
-            continue
         app.command(name)(importlib.import_module(module).command)
 
 
