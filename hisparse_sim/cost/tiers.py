@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hisparse_sim.cost.links import HostLink
+from hisparse_sim.cost.links import LinkRates
 from hisparse_sim.cost.locality import Locality
 from hisparse_sim.cost.profile import Profile
 from hisparse_sim.cost.work import StepWork
@@ -52,7 +52,7 @@ class Tiers:
         ranks: int,
         miss_rate: float | None = None,
     ) -> None:
-        self.link = HostLink(node, profile, ranks=ranks)
+        self.link = LinkRates(node, ranks=ranks)
         self.locality = Locality(profile, topk_rows=topk_rows)
         self.miss_rate = self.locality.miss_rate(hot_rows) if miss_rate is None else miss_rate
         self.in_domain = miss_rate is not None or self.locality.in_domain(hot_rows)

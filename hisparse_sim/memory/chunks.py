@@ -40,7 +40,6 @@ class ChunkStore:
         self._held: Ids = np.empty(0, dtype=np.int64)
         self._new: list[Ids] = []
         self._serial = 0
-        self.evicted = 0
 
     def _reach(self, content: Ids) -> None:
         if len(content):
@@ -118,7 +117,6 @@ class ChunkStore:
         self._state.a[victims] = ABSENT
         self._held = held[self._state.a[held] != ABSENT]
         self.free += n
-        self.evicted += n
         return True
 
     def ready(self, content: Ids) -> None:

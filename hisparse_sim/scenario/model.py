@@ -21,7 +21,8 @@ class WeightsSpec(Record):
     shared_bytes: NonNegativeInt
     routed_bytes: NonNegativeInt = 0
     mtp_shared_bytes: NonNegativeInt = 0
-    """The part of ``shared_bytes`` in MTP layers, which vLLM loads only when it drafts with them."""
+    """The part of ``shared_bytes`` in MTP layers. Sizing counts it whether or not the engine drafts, as
+    vLLM's calculator page does (see ``memory.reserve`` for what the sum was checked against)."""
     mtp_routed_bytes: NonNegativeInt = 0
     """The same part of ``routed_bytes``."""
     dtype: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from hisparse_sim.memory.base import NEVER
 from hisparse_sim.scheduler.request import Request
 from hisparse_sim.scheduler.step import Scheduler
 
@@ -42,7 +43,7 @@ def quiet_steps(scheduler: Scheduler, memory: QuietMemory) -> int:
     running = scheduler.running
     if not running or scheduler.loading or memory.busy or len(running) > config.max_num_batched_tokens:
         return 0
-    steps = 1 << 30
+    steps = NEVER
     for request in running:
         computed = request.computed
         if request.num_tokens + request.placeholders - computed != 1 or request.stale:

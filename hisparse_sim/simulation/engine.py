@@ -76,7 +76,7 @@ class Engine:
         self.clock = env.now
         """Now, or where the engine will be when it next yields."""
         self._refused_at: tuple[int, ...] | None = None
-        """Standing at which the waiting queue was last refused, if nothing else happened then."""
+        """Standing at which the waiting queue was refused in the last schedule; none: it was not."""
         self._hisparse = isinstance(self.memory, HISPARSE)
         self._jumps = not replica.single_step
         self.died = ""

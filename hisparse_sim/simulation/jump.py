@@ -30,9 +30,10 @@ def jump(engine: Engine, queue: deque[Batch]) -> bool:
     if steps < 2 or any(record.last_token_s is None for record in lives):
         return False
     recorder, replica, link = engine.recorder, engine.replica, engine.link
-    n, waiting, lack = len(lives), engine.waiting(), engine.lack
-    recorder.queue_is(engine.clock, n, waiting, lack if engine.waiting() else "")
-    engine.lack = lack if waiting else ""
+    n, waiting = len(lives), engine.waiting()
+    if not waiting:
+        engine.lack = ""
+    recorder.queue_is(engine.clock, n, waiting, engine.lack)
     until_s = engine.env.peek()
     _, host_free, resident, host_only, hot_blocks = engine.levels()
     # The batch in flight was decided with the queues of then.

@@ -11,7 +11,7 @@ from typing import Any
 
 import simpy
 
-from hisparse_sim.cost.links import HostLink as LinkRates
+from hisparse_sim.cost.links import LinkRates
 from hisparse_sim.errors import HiSparseError
 from hisparse_sim.scenario.scenario import Scenario
 from hisparse_sim.simulation.clients import Clients
@@ -51,7 +51,7 @@ def simulate(
     workload = workload or make_workload(scenario.workload, scenario.seed)
     recorder = Recorder()
     env = simpy.Environment()
-    rates = LinkRates(scenario.node, replica.profile, ranks=replica.ranks)
+    rates = LinkRates(scenario.node, ranks=replica.ranks)
     link = HostLink(env, rates.h2d_bytes_per_s, rates.d2h_bytes_per_s, rates.both_ways_bytes_per_s)
     engine = Engine(env, replica, link, recorder)
     # A trace is cut by its recorded times, before it is played.

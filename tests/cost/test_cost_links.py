@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hisparse_sim.cost.links import HostLink
+from hisparse_sim.cost.links import LinkRates
 from hisparse_sim.cost.locality import Locality
 from hisparse_sim.cost.profile import load_profile
 from hisparse_sim.cost.tiers import Tiers
@@ -12,31 +12,20 @@ from hisparse_sim.scenario.loader import load_node
 
 PROFILE = load_profile("h200-published")
 NODE = load_node("8xh200")
-GIB = 1 << 30
 
 
-def test_a_load_runs_at_the_copy_engines_rate() -> None:
-    link = HostLink(NODE, PROFILE, ranks=8)
-    assert link.load_s(GIB) == pytest.approx(GIB / NODE.host_link.copy_h2d_bytes_per_s)
-    assert link.store_s(0) == 0.0
-
-
-def test_both_directions_share_a_ceiling_below_their_sum() -> None:
-    link = HostLink(NODE, PROFILE, ranks=1)
-    assert link.load_s(GIB, storing=True) == pytest.approx(2 * GIB / NODE.host_link.both_ways_bytes_per_s)
-    assert link.both_s(GIB, GIB) == pytest.approx(2 * GIB / NODE.host_link.both_ways_bytes_per_s)
-    assert link.both_s(GIB, 0) == link.load_s(GIB)
+def test_a_link_alone_runs_at_the_copy_engines_rates() -> None:
+    rates = LinkRates(NODE, ranks=1)
+    link = NODE.host_link
+    assert rates.h2d_bytes_per_s == link.copy_h2d_bytes_per_s
+    assert rates.d2h_bytes_per_s == link.copy_d2h_bytes_per_s
+    assert rates.both_ways_bytes_per_s == link.both_ways_bytes_per_s
 
 
 def test_ranks_share_the_hosts_memory_bandwidth() -> None:
     slow = NODE.model_copy(update={"dram_bytes_per_s": 160e9})
-    assert HostLink(slow, PROFILE, ranks=8).load_s(20e9) == pytest.approx(1.0)
-    assert HostLink(slow, PROFILE, ranks=1).load_s(55e9) == pytest.approx(1.0)
-
-
-def test_many_small_copies_cost_their_issue_time() -> None:
-    link = HostLink(NODE, PROFILE, ranks=8)
-    assert link.load_s(4096 * 1000, copies=1000) == pytest.approx(2.3e-3)
+    assert LinkRates(slow, ranks=8).h2d_bytes_per_s == pytest.approx(20e9)
+    assert LinkRates(slow, ranks=1).h2d_bytes_per_s == pytest.approx(55e9)
 
 
 @pytest.mark.parametrize(("rows", "rate"), [(2048, 0.30), (4096, 0.134), (8192, 0.067)])
