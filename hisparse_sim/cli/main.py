@@ -49,6 +49,7 @@ def _register() -> None:
     for name in ("estimate", "run", "plot", "workload", "models", "nodes"):
         module = f"hisparse_sim.cli.{name}"
         app.command(name)(importlib.import_module(module).command)
+    app.add_typer(importlib.import_module("hisparse_sim.cli.calibrate").app, name="calibrate")
 
 
 try:

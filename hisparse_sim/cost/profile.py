@@ -15,6 +15,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from hisparse_sim.cost.forms import FORMS
+from hisparse_sim.cost.hardware import Hardware
 from hisparse_sim.errors import InputError
 from hisparse_sim.scenario.base import Record
 from hisparse_sim.scenario.node import NodeSpec
@@ -97,14 +98,6 @@ class Source(Record):
     licence: str = ""
 
 
-class Hardware(Record):
-    """What the terms were measured on."""
-
-    gpu: str
-    generation: str
-    memory_note: str = ""
-
-
 class Profile(Record):
     """A calibration profile; see the module's text."""
 
@@ -139,7 +132,11 @@ class Profile(Record):
     @cached_property
     def hash(self) -> str:
         """SHA-256 of the profile as canonical JSON."""
-        text = json.dumps(self.model_dump(mode="json", by_alias=True), sort_keys=True, separators=(",", ":"))
+        text = json.dumps(
+            self.model_dump(mode="json", by_alias=True, exclude_defaults=True),
+            sort_keys=True,
+            separators=(",", ":"),
+        )
         return sha256(text.encode()).hexdigest()
 
     def find(self, term_id: str) -> Term | None:

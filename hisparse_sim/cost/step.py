@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from hisparse_sim.cost.dense_attention import DenseAttention
 from hisparse_sim.cost.experts import Exchange, Experts
+from hisparse_sim.cost.hardware import same_gpu
 from hisparse_sim.cost.machine import Machine
 from hisparse_sim.cost.profile import Profile
 from hisparse_sim.cost.sparse_attention import SparseAttention
@@ -203,7 +204,7 @@ class StepCostModel:
 
 def _warnings(profile: Profile, node: NodeSpec, engine: EngineSpec) -> list[str]:
     found = []
-    if profile.hardware.gpu.split()[-1].lower() not in node.gpu.name.lower():
+    if not same_gpu(profile.hardware.gpu, node.gpu.name):
         found.append(
             f"profile {profile.id} was measured on {profile.hardware.gpu}, the node has {node.gpu.name}"
         )
