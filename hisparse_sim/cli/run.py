@@ -204,10 +204,13 @@ def _print(result: Result, as_json: bool) -> None:
     if as_json:
         print(json.dumps(result.summary, indent=2, allow_nan=False))
         return
+    from hisparse_sim.report.group_tables import group_tables
     from hisparse_sim.report.tables import side_by_side
 
     label = f"{result.scenario.name}\n{result.scenario.engine.mode}"
     print(side_by_side([(label, result.summary)]))
+    if groups := group_tables(result.summary):
+        print(f"\n{groups}")
     if sys.stdout.isatty():
         from hisparse_sim.report.run_picture import RunPicture
         from hisparse_sim.report.sparklines import sparklines

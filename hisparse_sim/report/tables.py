@@ -44,13 +44,13 @@ def grid(
     """
     first = max((len(title) for title, _ in (*header, *lines)), default=0)
     columns = max((len(cells) for _, cells in (*header, *lines)), default=0)
-    room = max(12, (MAX_COLUMNS - first) // columns - 2) if columns else 0
-    header_rows = [row for line in header for row in _wrapped(line, room)]
-    rows = [row for line in lines for row in _wrapped(line, room)]
-    widths = [
-        max((len(cells[column]) for _, cells in (*header_rows, *rows)), default=0)
-        for column in range(columns)
-    ]
+    header_rows, rows = list(header), list(lines)
+    widths = _widths((*header_rows, *rows), columns)
+    if first + sum(widths) + 2 * columns > MAX_COLUMNS:
+        room = max(12, (MAX_COLUMNS - first) // columns - 2)
+        header_rows = [row for line in header for row in _wrapped(line, room)]
+        rows = [row for line in lines for row in _wrapped(line, room)]
+        widths = _widths((*header_rows, *rows), columns)
 
     def written(row: tuple[str, Sequence[str]]) -> str:
         title, cells = row
@@ -59,6 +59,10 @@ def grid(
 
     rule = "  ".join("-" * width for width in (first, *widths))
     return "\n".join([*map(written, header_rows), rule, *map(written, rows)])
+
+
+def _widths(rows: Sequence[tuple[str, Sequence[str]]], columns: int) -> list[int]:
+    return [max((len(cells[column]) for _, cells in rows), default=0) for column in range(columns)]
 
 
 def number(value: float | None, *, digits: int = 3) -> str:
@@ -97,11 +101,15 @@ def _fold(cell: str, room: int) -> list[str]:
     return parts or [""]
 
 
-def _plain(key: str) -> Callable[[Summary], str]:
+def plain(key: str) -> Callable[[Summary], str]:
+    """Cells with the number of a key."""
+
     return lambda summary: number(summary.get(key))
 
 
-def _percent(*keys: str) -> Callable[[Summary], str]:
+def percent(*keys: str) -> Callable[[Summary], str]:
+    """Cells with shares, in percent."""
+
     def text(summary: Summary) -> str:
         values = [summary.get(key) for key in keys]
         if all(value is None for value in values):
@@ -111,7 +119,9 @@ def _percent(*keys: str) -> Callable[[Summary], str]:
     return text
 
 
-def _latency(key: str, *points: str, scale: float = 1.0) -> Callable[[Summary], str]:
+def latency(key: str, *points: str, scale: float = 1.0) -> Callable[[Summary], str]:
+    """Cells with percentiles, times ``scale``."""
+
     def text(summary: Summary) -> str:
         values = [(summary.get(key) or {}).get(point) for point in points]
         if all(value is None for value in values):
@@ -134,7 +144,8 @@ def _moved(key: str) -> Callable[[Summary], str]:
     return text
 
 
-def _requests(summary: Summary) -> str:
+def done_failed(summary: Summary) -> str:
+    """How many requests were completed, and how many failed."""
     done, failed = summary.get("requests_completed"), summary.get("requests_failed")
     return NOTHING if done is None and failed is None else f"{number(done)} / {number(failed)}"
 
@@ -144,27 +155,27 @@ def _text(key: str) -> Callable[[Summary], str]:
 
 
 LINES: tuple[tuple[str, Callable[[Summary], str]], ...] = (
-    ("running requests, mean", _plain("running_mean")),
-    ("waiting requests, mean", _plain("waiting_mean")),
-    ("output tokens/s", _plain("output_tokens_per_s")),
-    ("total tokens/s per GPU", _plain("total_tokens_per_s_per_gpu")),
-    ("TTFT p50 / p95 / p99, s", _latency("ttft_s", "p50", "p95", "p99")),
-    ("TPOT p50 / p95 / p99, ms", _latency("tpot_s", "p50", "p95", "p99", scale=1e3)),
-    ("ITL p50 / p95 / p99, ms", _latency("itl_s", "p50", "p95", "p99", scale=1e3)),
-    ("E2E p50 / p95 / p99, s", _latency("e2e_s", "p50", "p95", "p99")),
-    ("preemptions", _plain("preemptions")),
-    ("prefix hits, % of prompt", _percent("prefix_hit_rate")),
-    ("of these by offload tier", _percent("offload_hit_rate")),
-    ("hot-buffer hits, %", _percent("hot_hit_rate")),
-    ("HBM KV mean / max, %", _percent("gpu_kv_usage_mean", "gpu_kv_usage_max")),
-    ("host memory max, %", _percent("host_usage_max")),
+    ("running requests, mean", plain("running_mean")),
+    ("waiting requests, mean", plain("waiting_mean")),
+    ("output tokens/s", plain("output_tokens_per_s")),
+    ("total tokens/s per GPU", plain("total_tokens_per_s_per_gpu")),
+    ("TTFT p50 / p95 / p99, s", latency("ttft_s", "p50", "p95", "p99")),
+    ("TPOT p50 / p95 / p99, ms", latency("tpot_s", "p50", "p95", "p99", scale=1e3)),
+    ("ITL p50 / p95 / p99, ms", latency("itl_s", "p50", "p95", "p99", scale=1e3)),
+    ("E2E p50 / p95 / p99, s", latency("e2e_s", "p50", "p95", "p99")),
+    ("preemptions", plain("preemptions")),
+    ("prefix hits, % of prompt", percent("prefix_hit_rate")),
+    ("of these by offload tier", percent("offload_hit_rate")),
+    ("hot-buffer hits, %", percent("hot_hit_rate")),
+    ("HBM KV mean / max, %", percent("gpu_kv_usage_mean", "gpu_kv_usage_max")),
+    ("host memory max, %", percent("host_usage_max")),
     ("host to GPU, GB / GB/s", _moved("host_to_device_bytes")),
     ("GPU to host, GB / GB/s", _moved("device_to_host_bytes")),
-    ("link in / out, % of copy", _percent("pcie_h2d_usage_mean", "pcie_d2h_usage_mean")),
-    ("DRAM bandwidth, %", _percent("dram_usage_mean")),
-    ("requests done / failed", _requests),
-    ("goodput", _plain("goodput")),
-    ("simulated time, s", _plain("sim_time_s")),
+    ("link in / out, % of copy", percent("pcie_h2d_usage_mean", "pcie_d2h_usage_mean")),
+    ("DRAM bandwidth, %", percent("dram_usage_mean")),
+    ("requests done / failed", done_failed),
+    ("goodput", plain("goodput")),
+    ("simulated time, s", plain("sim_time_s")),
     ("verdict", _text("verdict")),
     ("what limits", _text("limit")),
 )

@@ -90,7 +90,16 @@ class Engine:
 
     def send(self, session: Session, spec: RequestSpec, over: Callable[[], None]) -> None:
         """A request arrives; ``over`` is called later, when it has finished or failed."""
-        record = RequestRecord(spec.id, session.id, self.env.now, spec.prompt_tokens, spec.output_tokens)
+        tags = session.tags
+        record = RequestRecord(
+            spec.id,
+            tags.get("session", session.id),
+            self.env.now,
+            spec.prompt_tokens,
+            spec.output_tokens,
+            tenant=tags.get("tenant", ""),
+            priority=spec.priority,
+        )
         self.recorder.requests.append(record)
         limit = self.scheduler.config.max_model_len
         outputs = max(spec.output_tokens, 1)  # a prefill-only request still samples once

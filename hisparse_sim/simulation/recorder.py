@@ -35,6 +35,10 @@ class RequestRecord:
     itl_max_s: float = 0.0
     status: str = "incomplete"
     reason: str = ""
+    tenant: str = ""
+    """Empty: of none."""
+    priority: int = 0
+    """Lower goes first, under the priority policy."""
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from hisparse_sim.errors import InputError
 from hisparse_sim.memory.budget import PoolSizes
 from hisparse_sim.scenario.scenario import Scenario
 from hisparse_sim.simulation.recorder import RequestRecord, StepRow
-from hisparse_sim.simulation.summary import e2e_s, tpot_s, ttft_s
+from hisparse_sim.simulation.served import e2e_s, tpot_s, ttft_s
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,6 +42,8 @@ class Result:
             {
                 "request_id": [r.id for r in rows],
                 "session": [r.session for r in rows],
+                "tenant": [r.tenant or None for r in rows],
+                "priority": pd.Series([r.priority for r in rows], dtype="int64"),
                 **{
                     name: pd.Series([getattr(r, name) for r in rows], dtype="float64")
                     for name in ("arrival_s", "first_scheduled_s", "first_token_s", "finish_s")
@@ -62,7 +64,7 @@ class Result:
                 "reason": [r.reason for r in rows],
             }
         )
-        return frame.astype(dict.fromkeys(("request_id", "session", "status", "reason"), "string"))
+        return frame.astype(dict.fromkeys(("request_id", "session", "tenant", "status", "reason"), "string"))
 
     @property
     def steps(self) -> pd.DataFrame:

@@ -55,6 +55,11 @@ step_time_s                 s       engine steps by part of their cost; ``link``
 engine_steps                        steps that ran on the GPU
 sim_time_s                  s       the run
 pools                               sizes as vLLM counts them (null blocks included)
+by_tenant                           null, or of each tenant ("": of none) when there are several: its
+                                    requests (completed, failed, incomplete), tokens of the completed,
+                                    rates over the run's busy period, latencies, goodput, preemptions
+                                    and prefix_hit_rate; of more than 100 the 100 with most requests
+by_priority                         the same of each priority
 engine_death                        null, or the step, time, words and remedy of an engine that did not
                                     survive (vLLM 0.30's admission)
 warnings                            assumptions that this run stretches
@@ -64,24 +69,24 @@ warnings                            assumptions that this run stretches
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hisparse_sim import __version__
-from hisparse_sim.scenario.scenario import Scenario, SloSpec
+from hisparse_sim.scenario.scenario import Scenario
 from hisparse_sim.simulation.links import D2H, H2D, HostLink
-from hisparse_sim.simulation.recorder import Recorder, RequestRecord
+from hisparse_sim.simulation.recorder import Recorder
 from hisparse_sim.simulation.replica import Replica
+from hisparse_sim.simulation.served import by_group, counts, ratio, served, spread_of_counts
 
 SCHEMA = "hisparse-sim/summary/1"
 SAMPLE_S = 30.0
 SHORT_RUN_S = 600.0
 SHORT_RUN_SAMPLES = 20
 MOST_SAMPLES = 10**6
-_POINTS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 _RARELY = 0.2
 """Share of the time below which waiting is not what limits."""
 _GROWN, _GROWN_SHARE = 2, 0.05
@@ -90,23 +95,6 @@ _GROWN, _GROWN_SHARE = 2, 0.05
 Floats = npt.NDArray[np.float64]
 Queue = Sequence[tuple[float, int, int]]
 """(time, running, waiting) whenever one of them changes."""
-
-
-def ttft_s(r: RequestRecord) -> float | None:
-    """Arrival to first token."""
-    return None if r.first_token_s is None else r.first_token_s - r.arrival_s
-
-
-def e2e_s(r: RequestRecord) -> float | None:
-    """Arrival to last token."""
-    return None if r.finish_s is None else r.finish_s - r.arrival_s
-
-
-def tpot_s(r: RequestRecord) -> float | None:
-    """(E2E - TTFT) / (output tokens - 1), as ``vllm bench serve`` defines it."""
-    if r.finish_s is None or r.first_token_s is None or r.sampled < 2:
-        return None
-    return (r.finish_s - r.first_token_s) / (r.sampled - 1)
 
 
 def summarise(
@@ -127,11 +115,12 @@ def summarise(
     """
     requests, queue, pools = recorder.requests, recorder.queue, replica.pools
     done = [r for r in requests if r.status == "completed"]
-    failed = sum(r.status == "failed" for r in requests)
+    ended = counts(requests)
+    failed = ended["requests_failed"]
     start_s = min((r.arrival_s for r in requests), default=0.0)
     span_s = max((r.finish_s for r in done if r.finish_s is not None), default=start_s) - start_s
-    output = sum(r.sampled for r in done)
-    total = sum(r.prompt_tokens + r.sampled for r in done)
+    found = served(done, scenario.slo, span_s)
+    total_per_s = found["total_tokens_per_s"]
     running = samples(queue, end_s, column=1)
     waiting = samples(queue, end_s, column=2)
     waiting_share = float((waiting > 0).mean()) if len(waiting) else None
@@ -150,27 +139,20 @@ def summarise(
         "running_time_weighted": time_mean(queue, start_s, end_s, column=1),
         "waiting_mean": time_mean(queue, start_s, end_s, column=2),
         "waiting_share": waiting_share,
-        "output_tokens_per_s": _ratio(output, span_s),
-        "total_tokens_per_s": _ratio(total, span_s),
-        "total_tokens_per_s_per_gpu": _ratio(total, span_s * scenario.tp),
-        "ttft_s": spread(ttft_s(r) for r in done),
-        "tpot_s": spread(tpot_s(r) for r in done),
-        "itl_s": _gaps(recorder),
-        "e2e_s": spread(e2e_s(r) for r in done),
+        **found,
+        "total_tokens_per_s_per_gpu": None if total_per_s is None else total_per_s / scenario.tp,
+        "itl_s": spread_of_counts(recorder.gaps, recorder.gaps_s),
         "preemptions": recorder.preemptions,
-        "prefix_hit_rate": _ratio(recorder.hit_tokens, recorder.prompt_tokens),
-        "offload_hit_rate": _ratio(recorder.loaded_tokens, recorder.prompt_tokens),
+        "prefix_hit_rate": ratio(recorder.hit_tokens, recorder.prompt_tokens),
+        "offload_hit_rate": ratio(recorder.loaded_tokens, recorder.prompt_tokens),
         "host_to_device_bytes": host_bytes[H2D],
         "device_to_host_bytes": host_bytes[D2H],
-        "pcie_h2d_usage_mean": _ratio(link.bytes[H2D], end_s * copy.copy_h2d_bytes_per_s),
-        "pcie_d2h_usage_mean": _ratio(link.bytes[D2H], end_s * copy.copy_d2h_bytes_per_s),
-        "dram_usage_mean": _ratio(sum(host_bytes), end_s * scenario.node.dram_bytes_per_s),
-        "hot_hit_rate": _ratio(lookups - recorder.cost.misses_rows, lookups),
+        "pcie_h2d_usage_mean": ratio(link.bytes[H2D], end_s * copy.copy_h2d_bytes_per_s),
+        "pcie_d2h_usage_mean": ratio(link.bytes[D2H], end_s * copy.copy_d2h_bytes_per_s),
+        "dram_usage_mean": ratio(sum(host_bytes), end_s * scenario.node.dram_bytes_per_s),
+        "hot_hit_rate": ratio(lookups - recorder.cost.misses_rows, lookups),
         **_usage(recorder, replica),
-        "requests_completed": len(done),
-        "requests_failed": failed,
-        "requests_incomplete": len(requests) - len(done) - failed,
-        "goodput": goodput(scenario.slo, done, span_s),
+        **ended,
         "verdict": _verdict(recorder, failed, waiting_share, open_loop),
         "limit": _limit(recorder, replica, failed, end_s - start_s),
         "waiting_for_s": dict(sorted(recorder.short_of.items())),
@@ -187,6 +169,8 @@ def summarise(
             "steady_concurrency": pools.steady_concurrency,
             "kv_bytes_per_gpu": pools.kv_bytes,
         },
+        "by_tenant": by_group(requests, lambda r: r.tenant, scenario.slo, span_s),
+        "by_priority": by_group(requests, lambda r: r.priority, scenario.slo, span_s),
         "engine_death": death,
         "warnings": list(replica.warnings),
     }
@@ -217,44 +201,6 @@ def time_mean(queue: Queue, start_s: float, end_s: float, *, column: int) -> flo
     times = np.clip([*(q[0] for q in queue), end_s], start_s, end_s)
     values = np.array([q[column] for q in queue], dtype=float)
     return float((values * np.diff(times)).sum() / (end_s - start_s))
-
-
-def spread(values: Iterable[float | None]) -> dict[str, float | None]:
-    """Mean and percentiles (linear interpolation) of what is defined."""
-    found = np.array([v for v in values if v is not None])
-    if not len(found):
-        return dict.fromkeys(("mean", *_POINTS))
-    points = zip(_POINTS, np.percentile(found, [100 * q for q in _POINTS.values()]), strict=True)
-    return {"mean": float(found.mean()), **{name: float(value) for name, value in points}}
-
-
-def _gaps(recorder: Recorder) -> dict[str, float | None]:
-    """The same of inter-token latencies, which are counted."""
-    if not recorder.gaps:
-        return spread(())
-    values = np.array(sorted(recorder.gaps))
-    below = np.cumsum([recorder.gaps[v] for v in values.tolist()])
-    result: dict[str, float | None] = {"mean": recorder.gaps_s / int(below[-1])}
-    for name, q in _POINTS.items():
-        result[name] = float(values[np.searchsorted(below, q * below[-1])])
-    return result
-
-
-def goodput(slo: SloSpec, done: Iterable[RequestRecord], span_s: float) -> float | None:
-    """Completed requests per second that met every given goal; None if no goal is given."""
-    goals = [(slo.ttft_s, ttft_s), (slo.tpot_s, tpot_s), (slo.e2e_s, e2e_s)]
-    given = [(bound, of) for bound, of in goals if bound is not None]
-    if not given:
-        return None
-    good = 0
-    for r in done:
-        values = [(bound, of(r)) for bound, of in given]
-        good += all(value is None or value <= bound for bound, value in values)
-    return _ratio(good, span_s)
-
-
-def _ratio(part: float, whole: float) -> float | None:
-    return part / whole if whole > 0 else None
 
 
 def _usage(recorder: Recorder, replica: Replica) -> dict[str, float | None]:

@@ -99,6 +99,7 @@ class Facts:
             hits = self._said_before(batch)
         for priority, times in Counter(batch.more.get("priority", [None] * len(batch))).items():
             self.priorities[priority or 0] += times
+        self.tenants.update(filter(None, batch.more.get("tenant", ())))
         self.sessions += len(batch)
         self.turns.add(np.ones(len(batch), dtype=np.int64))
         self._add_requests(batch.prompt_tokens, batch.output_tokens, hits)

@@ -68,6 +68,7 @@ class Session:
     requests: Sequence[RequestSpec]
     start_s: float | None = None
     tags: dict[str, str] = field(default_factory=dict)
+    """``tenant``: who asks; ``session``: what it was called where it was recorded, if that is not ``id``."""
 
 
 class Workload(Protocol):

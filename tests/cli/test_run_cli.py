@@ -97,6 +97,8 @@ def test_the_tables_have_their_columns(tmp_path):
     assert list(requests.columns) == [
         "request_id",
         "session",
+        "tenant",
+        "priority",
         "arrival_s",
         "first_scheduled_s",
         "first_token_s",

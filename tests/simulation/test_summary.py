@@ -17,6 +17,7 @@ from hisparse_sim.simulation.links import HostLink
 from hisparse_sim.simulation.recorder import Recorder, RequestRecord, StepRow
 from hisparse_sim.simulation.replica import build_replica
 from hisparse_sim.simulation.run import simulate
+from hisparse_sim.simulation.served import goodput
 
 PROMISED = [
     "running_mean",
@@ -173,12 +174,12 @@ def test_inter_token_latencies_are_counted():
 
 def test_goodput_counts_requests_that_meet_every_goal():
     done = [record(0, 1, 11), record(0, 3, 13), record(0, 1, 51), record(0, 1, 1, tokens=1)]
-    assert figures.goodput(SloSpec(), done, 10.0) is None
-    assert figures.goodput(SloSpec(ttft_s=2), done, 10.0) == pytest.approx(0.3)
+    assert goodput(SloSpec(), done, 10.0) is None
+    assert goodput(SloSpec(ttft_s=2), done, 10.0) == pytest.approx(0.3)
     # One token has no TPOT to miss.
-    assert figures.goodput(SloSpec(ttft_s=2, tpot_s=1), done, 10.0) == pytest.approx(0.2)
-    assert figures.goodput(SloSpec(e2e_s=0.5), done, 10.0) == 0
-    assert figures.goodput(SloSpec(e2e_s=0.5), [], 0.0) is None
+    assert goodput(SloSpec(ttft_s=2, tpot_s=1), done, 10.0) == pytest.approx(0.2)
+    assert goodput(SloSpec(e2e_s=0.5), done, 10.0) == 0
+    assert goodput(SloSpec(e2e_s=0.5), [], 0.0) is None
 
 
 def test_goals_of_the_scenario_give_a_goodput():

@@ -160,9 +160,9 @@ def test_a_benchmark_that_cannot_be_sent_is_refused(tmp_path: Path, change: Any,
 
 
 PLAIN = [
-    plain(0.25, 100, session="s", prefix_group="g", prefix_tokens=30, priority=2),
-    plain(1.5, 120, 0, session="s", prefix_group="g", prefix_tokens=30, priority=None),
-    plain(2, 50, session="u", prefix_group="g", prefix_tokens=30, priority=-1),
+    plain(0.25, 100, session="s", prefix_group="g", prefix_tokens=30, priority=2, tenant="gold"),
+    plain(1.5, 120, 0, session="s", prefix_group="g", prefix_tokens=30, priority=None, tenant=None),
+    plain(2, 50, session="u", prefix_group="g", prefix_tokens=30, priority=-1, tenant="free"),
 ]
 
 
@@ -192,7 +192,7 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
 
 
 @pytest.mark.parametrize("container", WRITERS)
-def test_plain_files_say_sessions_prefixes_and_priorities(tmp_path: Path, container: str) -> None:
+def test_plain_files_say_sessions_prefixes_priorities_and_tenants(tmp_path: Path, container: str) -> None:
     path = WRITERS[container](tmp_path)
     assert sent(path) == [(0.25, 100, 5), (1.5, 120, 0), (2.0, 50, 5)]
     first, second, third = only(path)
@@ -200,17 +200,24 @@ def test_plain_files_say_sessions_prefixes_and_priorities(tmp_path: Path, contai
     assert first.content == (Segment("prefix/g", 0, 30), Segment("session/s", 30, 75))
     assert second.content == (Segment("prefix/g", 0, 30), Segment("session/s", 30, 90))
     assert third.content == (Segment("prefix/g", 0, 30), Segment("session/u", 30, 25))
+    assert [s.tags for s in sessions(path)] == [
+        {"session": "s", "tenant": "gold"},
+        {"session": "s"},
+        {"session": "u", "tenant": "free"},
+    ]
     facts = describe(make_workload(TraceSpec(path=path), 0))
     assert facts["prefix_hit_bound"] == pytest.approx((105 + 30) / 270)
+    assert facts["tenants"] == {"free": pytest.approx(1 / 3), "gold": pytest.approx(1 / 3)}
 
 
 def test_rows_that_wait_are_played_as_one_session(tmp_path: Path) -> None:
     rows = [
-        plain(3, 10, session="s", think_time_s=0),
+        plain(3, 10, session="s", think_time_s=0, tenant="gold"),
         plain(3, 25, session="s", think_time_s=7.5),
         plain(4, 10, session="u", think_time_s=0),
     ]
     one, other = sessions(write(tmp_path, lines(*rows)))
+    assert (one.tags, other.tags) == ({"tenant": "gold"}, {})
     assert (one.id, one.start_s, other.id, other.start_s) == ("s", 3.0, "u", 4.0)
     assert [(r.id, r.after, r.delay_s) for r in one.requests] == [("s/1", (), 0.0), ("s/2", ("s/1",), 7.5)]
 

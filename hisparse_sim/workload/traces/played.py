@@ -39,7 +39,10 @@ def sessions_of(batches: Iterator[Batch], path: Path, layout: Layout | None) -> 
                 request = rows.request(batch, index, (), 0.0)
                 start_s = float(batch.arrival_s[index])
                 yield Session(
-                    id=request.id, requests=(request,), start_s=None if math.isnan(start_s) else start_s
+                    id=request.id,
+                    requests=(request,),
+                    start_s=None if math.isnan(start_s) else start_s,
+                    tags=_tags(batch, index, "session"),
                 )
         return
     group: _Group | None = None
@@ -62,7 +65,7 @@ class _Group:
         self.id = name
         start_s = float(batch.arrival_s[index])
         self._start_s = None if math.isnan(start_s) else start_s
-        self._tags = _value(batch, "tags", index) or {}
+        self._tags = _tags(batch, index)
         self._requests: dict[str, RequestSpec] = {}
 
     def add(self, rows: _Rows, batch: Batch, index: int) -> None:
@@ -154,6 +157,13 @@ class _Rows:
 def _value(batch: Batch, field: str, index: int) -> Any:
     column = batch.more.get(field)
     return None if column is None else column[index]
+
+
+def _tags(batch: Batch, index: int, *more: str) -> dict[str, str]:
+    """The row's own tags, and those that are columns."""
+    found: dict[str, str] = _value(batch, "tags", index) or {}
+    columns = {name: value for name in ("tenant", *more) if (value := _value(batch, name, index))}
+    return found | columns if columns else found
 
 
 def _suffix(batch: Batch) -> str:

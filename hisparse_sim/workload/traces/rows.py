@@ -129,6 +129,7 @@ KINDS: dict[str, Callable[[Any], Any]] = {
     "id": text,
     "session": text,
     "priority": whole,
+    "tenant": text,
     "prefix_group": text,
     "prefix_tokens": whole,
     "hash_ids": id_list,
