@@ -4,15 +4,15 @@
 takes a folder with ``scenarios/NAME.json`` and ``v033/NAME.jsonl[.gz]`` or ``v030/…``; a trace begins
 with a line of facts about the engine, ends with a line of totals and has the steps between. An engine
 that died must die at the same step with the same words. Prints one line a trace. Exit code 0: all
-equal; 1: some differ or cannot be read; 2: no such folder.
+equal; 1: some differ or cannot be read; 2: no such folder; 130: interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
 import fnmatch
-import gzip
 import json
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from hisparse_sim.errors import HiSparseError, InputError
+from hisparse_sim.scenario.validate import locate
 from hisparse_sim.validation.replay import Replay, Totals
-
-ENGINES = {"vllm-0.33": "v033", "vllm-0.30": "v030"}
-"""The engines that traces were recorded from, and where a folder keeps them."""
+from hisparse_sim.validation.trace_files import ENGINES, read_scenario, read_trace
 
 APART = ("flushed", "ext")
 """Fields compared, but counted apart: the recording does not pin them down fully."""
@@ -59,72 +58,48 @@ class Outcome:
         return self.difference is None and self.error is None
 
 
-def read_trace(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The records of a trace with their line numbers. Raises InputError, with the line."""
-    open_ = gzip.open if path.suffix == ".gz" else open
-    try:
-        with open_(path, "rt", encoding="utf-8") as file:
-            for number, text in enumerate(file, 1):
-                where = f"{path}:{number}"
-                try:
-                    record = json.loads(text)
-                except json.JSONDecodeError as e:
-                    raise InputError(f"not JSON: {e.msg}", where=where) from None
-                if not isinstance(record, dict):
-                    raise InputError("not a JSON object", where=where)
-                if "kind" not in record and "step" not in record and "steps" not in record:
-                    raise InputError("neither a step nor facts nor totals", where=where)
-                yield number, record
-    except (OSError, EOFError, UnicodeDecodeError) as e:
-        raise InputError(f"cannot be read: {e}", where=str(path)) from None
-
-
 def compare(scenario: dict[str, Any], trace: Path, engine: str = "vllm-0.33") -> Outcome:
     """Replay ``scenario`` and compare it with ``trace``, merged steps expanded.
 
-    Raises InputError for a trace that is no trace.
+    Raises InputError for a trace that is no trace; of a scenario's own fields without their file.
     """
-    name = trace.name.split(".")[0]
-    records = read_trace(trace)
-    _, config = next(records, (0, {}))
-    if config.get("kind") != "config":
-        raise InputError("does not begin with the engine's facts", where=f"{trace}:1")
-    replay = Replay(scenario, config, version=engine.removeprefix("vllm-"))
-    fields = _unequal("config", config, replay.facts)
+    name = _name(trace)
+    facts, records, totals = read_trace(trace, engine)
+    replay = Replay(scenario, facts, version=engine.removeprefix("vllm-"))
+    fields = _unequal("config", facts, replay.facts)
     if fields:
         return Outcome(name, difference=Difference(None, fields))
     lines = replay.lines()
-    totals = Totals()
+    summed = Totals()
     steps = apart = 0
-    for number, record in records:
-        if record.get("kind") == "totals":
-            difference = None
-            if record.get("error") != "max_steps":  # the recording itself was cut there
-                extra = next(lines, None)
-                if extra is not None:
-                    difference = Difference(extra["step"], {"step": (None, extra["step"])})
-                elif fields := _unequal("totals", record, totals.record(replay)):
-                    if replay.died:  # it died within a step: the sums hold a part of that
-                        fields = {k: v for k, v in fields.items() if k == "totals error"}
-                    difference = Difference(None, fields) if fields else None
-            return Outcome(name, steps, difference, apart)
-        try:
-            first, last = record.get("steps") or (record["step"], record["step"])
-            span = range(first, last + 1)
-        except (KeyError, TypeError, ValueError):
-            raise InputError(
-                "`steps` must be [first, last], `step` a number", where=f"{trace}:{number}"
-            ) from None
-        for step in span:
+    for record in records:
+        first, last = record.get("steps") or (record["step"], record["step"])
+        for step in range(first, last + 1):
             line = next(lines, None)
             fields = _differences({**record, "step": step}, line)
             if line is None or fields.keys() - set(APART):
                 fields = {k: v for k, v in fields.items() if k not in APART}
+                if replay.died:
+                    fields["error"] = None, replay.died
                 return Outcome(name, steps, Difference(step, fields), apart)
             apart += bool(fields)
-            totals.add(line)
+            summed.add(line)
             steps += 1
-    raise InputError("ends before its totals: cut off", where=str(trace))
+    if totals.get("error") == "max_steps":  # the recording itself was cut there
+        return Outcome(name, steps, None, apart)
+    if (extra := next(lines, None)) is not None:
+        fields = {"step": (None, extra["step"])}
+        if totals.get("error"):
+            fields["error"] = totals["error"], None
+        return Outcome(name, steps, Difference(extra["step"], fields), apart)
+    fields = _unequal("totals", totals, summed.record(replay))
+    if replay.died:  # it died within a step: the sums hold a part of that
+        fields = {k: v for k, v in fields.items() if k == "totals error"}
+    return Outcome(name, steps, Difference(None, fields) if fields else None, apart)
+
+
+def _name(trace: Path) -> str:
+    return trace.name.removesuffix(".gz").removesuffix(".jsonl")
 
 
 def _unequal(what: str, want: dict[str, Any], got: dict[str, Any]) -> Fields:
@@ -160,27 +135,32 @@ def _differences(want: dict[str, Any], got: dict[str, Any] | None) -> Fields:
 
 def replay_folder(folder: Path, only: str = "*", engine: str = "vllm-0.33") -> Iterator[Outcome]:
     """Compare each scenario of ``folder`` with its trace. Raises InputError if there is none."""
-    scenarios = sorted((folder / "scenarios").glob("*.json"))
+    scenarios = {p.stem: p for p in (folder / "scenarios").glob("*.json")}
     if not scenarios:
         raise InputError("no scenarios/*.json here", where=str(folder))
-    scenarios = [p for p in scenarios if fnmatch.fnmatch(p.stem, only)]
-    if not scenarios:
+    traces = {_name(p): p for end in ("", ".gz") for p in (folder / ENGINES[engine]).glob(f"*.jsonl{end}")}
+    names = fnmatch.filter(sorted(scenarios.keys() | traces.keys()), only)
+    if not names:
         raise InputError(f"{only}: no scenario of that name in {folder}", where="--only")
-    for path in scenarios:
-        traces = [folder / ENGINES[engine] / f"{path.stem}.jsonl{gz}" for gz in (".gz", "")]
-        found = next((t for t in traces if t.exists()), None)
-        if found is None:
-            yield Outcome(path.stem, error="no trace for this engine", missing=True)
-            continue
-        try:
-            scenario = json.loads(path.read_text(encoding="utf-8"))
-            yield compare(scenario, found, engine)
-        except HiSparseError as e:
-            yield Outcome(path.stem, error=str(e))
-        except (OSError, ValueError) as e:
-            yield Outcome(path.stem, error=f"{path}: cannot be read: {e}")
-        except (LookupError, TypeError, AttributeError) as e:
-            yield Outcome(path.stem, error=f"{path}: not a scenario to replay: {e!r}")
+    for name in names:
+        if name not in traces:
+            yield Outcome(name, error="no trace for this engine", missing=True)
+        elif name not in scenarios:
+            missing = folder / "scenarios" / f"{name}.json"
+            yield Outcome(name, error=f"{missing}: no such file; {traces[name]} is a trace of it")
+        else:
+            yield _outcome(name, scenarios[name], traces[name], engine)
+
+
+def _outcome(name: str, path: Path, trace: Path, engine: str) -> Outcome:
+    try:
+        return compare(read_scenario(path), trace, engine)
+    except HiSparseError as e:
+        where = e.where or ""
+        keys = [int(key) if key.isdigit() else key for key in where.split(".")]
+        if keys[0] in ("engine", "model", "requests"):  # found out by the replay
+            where = locate(str(path), tuple(keys))
+        return Outcome(name, error=f"{where}: {e.message}")
 
 
 def _as_json(outcome: Outcome) -> dict[str, Any]:
@@ -215,22 +195,29 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--only", default="*", help="names to replay (a glob)")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(argv)
-    equal = True
-    rows = []
+    rows: list[Outcome] = []
+    code = 0
     try:
         for outcome in replay_folder(args.folder, args.only, args.engine):
-            equal &= outcome.equal or outcome.missing
-            if args.json:
-                rows.append(_as_json(outcome))
-            else:
+            rows.append(outcome)
+            if not args.json:
                 print(_as_text(outcome), flush=True)
     except HiSparseError as e:
         print(f"error: {e}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        code = 130
     if args.json:
-        print(json.dumps(rows))
-    return 0 if equal else 1
+        print(json.dumps([_as_json(outcome) for outcome in rows]), flush=True)
+    if not code and all(outcome.missing for outcome in rows):
+        print(f"nothing was compared: {args.folder} has no trace of {args.engine} for it", file=sys.stderr)
+    return code or int(not all(outcome.equal or outcome.missing for outcome in rows))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

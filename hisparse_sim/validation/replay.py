@@ -15,50 +15,13 @@ from hisparse_sim.memory.base import EngineDied
 from hisparse_sim.memory.content import ContentIndex
 from hisparse_sim.memory.layout import pack_groups, round_up
 from hisparse_sim.memory.offload import OffloadMemory, OffloadSizes
-from hisparse_sim.memory.residency import HiSparseMemory, HiSparseSizes
+from hisparse_sim.memory.residency import ACTIVE_TAIL_PAGES, HiSparseMemory, HiSparseSizes
 from hisparse_sim.memory.residency_v030 import HiSparseMemoryV030
 from hisparse_sim.memory.resident import ResidentMemory, ResidentSizes
 from hisparse_sim.scheduler.config import SchedulerConfig
 from hisparse_sim.scheduler.request import Request
 from hisparse_sim.scheduler.step import Decision, Scheduler
-
-ENGINE = {
-    "block_size": 64,
-    "num_gpu_blocks": None,
-    "gpu_kv_bytes": None,
-    "host_pool_gib": None,
-    "num_host_blocks": None,
-    "cpu_offload_gib": None,
-    "num_cpu_chunks": None,
-    "max_model_len": 8192,
-    "max_num_seqs": 128,
-    "max_num_batched_tokens": 2048,
-    "long_prefill_token_threshold": 0,
-    "enable_chunked_prefill": True,
-    "enable_prefix_caching": True,
-    "policy": "fcfs",
-    "async_scheduling": False,
-    "device_buffer_size": None,
-    "watermark": 0.0,
-    "shared_host_pool": False,
-    "delay": 0,
-    "store_delay": None,
-    "load_delay": None,
-    "skip_startup_check": False,
-}
-"""Engine fields of a scenario, with what an absent one means."""
-
-MODEL = {
-    "num_layers": 78,
-    "index_topk": 2048,
-    "index_topk_freq": 4,
-    "index_skip_topk_offset": 2,
-    "mla_bytes": 656,
-    "indexer_bytes": 132,
-}
-"""Model fields of a scenario, likewise."""
-
-MODES = ("hisparse", "vanilla", "cpu_offload")
+from hisparse_sim.validation.trace_files import TracedEngine, TracedModel
 
 
 class Replay:
@@ -71,11 +34,10 @@ class Replay:
         self.v030 = version.startswith("0.30")
         self.died: str | None = None
         """What the engine said when it died, if it did."""
-        self.engine = {**ENGINE, **config.get("engine", {}), **scenario.get("engine", {})}
-        self.model = {**MODEL, **config.get("model", {}), **scenario.get("model", {})}
+        defaults = TracedEngine().model_dump(), TracedModel().model_dump()
+        self.engine = {**defaults[0], **config.get("engine", {}), **scenario.get("engine", {})}
+        self.model = {**defaults[1], **config.get("model", {}), **scenario.get("model", {})}
         self.mode = scenario["mode"]
-        if self.mode not in MODES:
-            raise InputError(f"{self.mode}: must be one of {', '.join(MODES)}", where="mode")
         self.facts: dict[str, Any] = {"mode": self.mode, "engine": self.engine, "model": self.model}
         """What this replay makes of the engine, as the trace's first line records it."""
         self.first_token_step: dict[str, int] = {}
@@ -103,6 +65,11 @@ class Replay:
         index = ContentIndex(engine["block_size"])
         arrivals: list[tuple[int, Request]] = []
         for i, r in enumerate(scenario["requests"]):
+            if r["prompt_len"] > engine["max_model_len"]:
+                raise InputError(
+                    f"{r['prompt_len']} is more than max_model_len, {engine['max_model_len']}",
+                    where=f"requests.{i}.prompt_len",
+                )
             shared = min(r.get("prefix_len") or 0, r["prompt_len"]) if r.get("prefix_group") else 0
             segments = ((r["prefix_group"], 0, shared),) if shared else ()
             total = r["prompt_len"] + r["output_len"]
@@ -126,11 +93,19 @@ class Replay:
         layers = m["num_layers"]
         freq, offset = m["index_topk_freq"], m["index_skip_topk_offset"]
         leaders = tuple(i for i in range(layers) if max(i - offset + 1, 0) % freq == 0)
+        if 0 not in leaders:
+            raise InputError(
+                f"{offset} leaves layer 0 without an indexer", where="model.index_skip_topk_offset"
+            )
         page, key = m["mla_bytes"] * size, m["indexer_bytes"] * size
+        in_flight = e["max_num_batched_tokens"] * (2 if e["async_scheduling"] else 1)
+        longest = -(-e["max_model_len"] // size)
+        self.facts.update(scheduler_block_size=size, hash_block_size=size, max_in_flight_tokens=in_flight)
         if self.mode != "hisparse":
             block = page * layers + key * len(leaders)
-            blocks = e["num_gpu_blocks"] or e["gpu_kv_bytes"] // block
+            blocks = self._blocks("num_gpu_blocks", "gpu_kv_bytes", block)
             self.facts.update(num_gpu_blocks=blocks, gpu_bytes_per_block=block)
+            self._concurrency(blocks / longest)
             resident = ResidentSizes(
                 size,
                 blocks - 1,
@@ -140,21 +115,17 @@ class Replay:
             )
             if self.mode == "vanilla":
                 return ResidentMemory(resident)
-            chunks = e["num_cpu_chunks"]
-            if chunks is None:
-                chunks = int(e["cpu_offload_gib"] * 2**30) // round_up(block, 4096)
+            chunks = self._blocks("num_cpu_chunks", "cpu_offload_gib", round_up(block, 4096))
             store = e["delay"] + 1 if e["store_delay"] is None else e["store_delay"]
             load = e["delay"] if e["load_delay"] is None else e["load_delay"]
             self.facts.update(num_cpu_chunks=chunks, store_delay=store, load_delay=load)
+            self.facts.update(cpu_bytes_to_use=chunks * round_up(block, 4096))
             return OffloadMemory(OffloadSizes(resident, chunks, store, load, lru=self.v030))
         groups = pack_groups(leaders, layers, page, key * len(leaders))
         block = round_up(max(key * len(leaders), *(len(g) * page for g in groups)), page)
-        blocks = e["num_gpu_blocks"] or e["gpu_kv_bytes"] // block
+        blocks = self._blocks("num_gpu_blocks", "gpu_kv_bytes", block)
         stride = round_up(layers * page, 4096) if e["shared_host_pool"] else layers * page
-        host = e["num_host_blocks"]
-        if host is None:
-            host = int(e["host_pool_gib"] * 2**30) // stride
-        in_flight = e["max_num_batched_tokens"] * (2 if e["async_scheduling"] else 1)
+        host = self._blocks("num_host_blocks", "host_pool_gib", stride)
         hot = -(-(e["device_buffer_size"] or 2 * m["index_topk"]) // size)
         sizes = HiSparseSizes(
             block_size=size,
@@ -174,13 +145,40 @@ class Replay:
             gpu_bytes_per_block=block,
             num_host_blocks=host,
             host_block_stride=stride,
-            max_in_flight_tokens=in_flight,
             num_resident_groups=len(groups),
             hot_blocks_per_request_total=sizes.hot_blocks,
             transition_watermark=sizes.transition_watermark_blocks,
             max_spill_pages=e["max_model_len"] // size,
         )
+        window = longest if self.v030 else sizes.window_pages
+        first = longest + sizes.resident_groups * window + sizes.hot_blocks
+        self._concurrency(min(blocks / first, host / longest))
+        if not self.v030:
+            each = longest + sizes.resident_groups * min(window, ACTIVE_TAIL_PAGES) + sizes.hot_blocks
+            steady = blocks / first if blocks < first else 1 + (blocks - first) / each
+            self.facts["steady_state_concurrency"] = min(steady, host / longest)
         return HiSparseMemoryV030(sizes) if self.v030 else HiSparseMemory(sizes)
+
+    def _blocks(self, in_blocks: str, in_bytes: str, block_bytes: int) -> int:
+        """The size of a pool, given in blocks, bytes or GiB."""
+        blocks, size = self.engine[in_blocks], self.engine[in_bytes]
+        if blocks is not None:
+            return int(blocks)
+        if size is None:
+            raise InputError(
+                f"missing; mode {self.mode} needs it, or {in_bytes}", where=f"engine.{in_blocks}"
+            )
+        blocks = int(size * 2**30 if in_bytes.endswith("_gib") else size) // block_bytes
+        if not blocks:
+            raise InputError(
+                f"{size} does not hold one block of {block_bytes} bytes", where=f"engine.{in_bytes}"
+            )
+        return blocks
+
+    def _concurrency(self, requests: float) -> None:
+        """vLLM's "Maximum concurrency" of requests of ``max_model_len``, and as tokens."""
+        tokens = int(requests * self.engine["max_model_len"])
+        self.facts.update(max_concurrency_logged=requests, kv_cache_size_tokens_logged=tokens)
 
     # -- running --------------------------------------------------------------------------------
 
@@ -338,6 +336,9 @@ class Totals:
             }
             for name, counts in self._requests.items()
         }
+        unfinished = sorted(
+            replay.arrival_step.keys() - {n for n, r in self._requests.items() if "finish_step" in r}
+        )
         finals = {f"{k}_final": self._last.get(f"{k}_end") for k in ("gpu_free", "host_free")}
         return {
             **self._sums,
@@ -345,6 +346,7 @@ class Totals:
             "max_running": self._max_running,
             "recomputed_from_preemption": replay.recomputed_tokens,
             "requests": requests,
+            "unfinished": unfinished,
             "error": replay.died,
         }
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from golden_folders import SCENARIO, TRACE, put, record, run
 
 from hisparse_sim.validation import golden
-from hisparse_sim.validation.replay import Replay, Totals
 
 GOLDEN = Path(__file__).resolve().parents[2] / ".." / "shared" / "golden"
 NAMES = sorted(p.stem for p in GOLDEN.glob("scenarios/*.json"))
@@ -36,60 +38,6 @@ def test_the_worked_example_is_replayed_exactly():
 
 
 # -- a folder of our own ------------------------------------------------------------------------
-
-SCENARIO = {
-    "mode": "hisparse",
-    "model": {"num_layers": 8, "index_topk": 128},
-    "engine": {
-        "num_gpu_blocks": 200,
-        "num_host_blocks": 100,
-        "max_model_len": 4096,
-        "max_num_batched_tokens": 512,
-    },
-    "requests": [
-        {"id": "a", "arrival_step": 0, "prompt_len": 700, "output_len": 5},
-        {"id": "b", "arrival_step": 1, "prompt_len": 300, "output_len": 5},
-    ],
-}
-
-
-def record(scenario: dict) -> list[dict]:
-    """A trace that this package replays equally, in the recorder's format."""
-    replay = Replay(scenario)
-    lines, totals = [], Totals()
-    for line in replay.lines():
-        totals.add(line)
-        by_request = {key: {"someone": line[key]} for key in ("lost", "adopted") if line.get(key)}
-        lines.append({**line, **by_request})
-    return [
-        {"kind": "config", **replay.facts},
-        *lines,
-        {"kind": "totals", "error": None, **totals.record(replay)},
-    ]
-
-
-TRACE = record(SCENARIO)
-
-
-@pytest.fixture
-def folder(tmp_path):
-    (tmp_path / "scenarios").mkdir()
-    (tmp_path / "v033").mkdir()
-    return tmp_path
-
-
-def put(folder: Path, name: str, trace: list[dict] | str | None, scenario: dict | str = SCENARIO) -> None:
-    text = scenario if isinstance(scenario, str) else json.dumps(scenario)
-    (folder / "scenarios" / f"{name}.json").write_text(text)
-    if trace is not None:
-        text = trace if isinstance(trace, str) else "".join(json.dumps(r) + "\n" for r in trace)
-        (folder / "v033" / f"{name}.jsonl").write_text(text)
-
-
-def run(capsys, *args) -> tuple[int, list[str], str]:
-    code = golden.main([str(a) for a in args])
-    out, err = capsys.readouterr()
-    return code, out.splitlines(), err
 
 
 def test_equal_traces_print_one_line_each_and_exit_0(folder, capsys):
@@ -191,66 +139,87 @@ def test_a_recording_that_was_cut_is_compared_as_far_as_it_goes(folder, capsys):
     assert run(capsys, folder)[:2] == (0, ["one: equal 3 steps"])
 
 
-@pytest.mark.parametrize(
-    ("trace", "said"),
-    [
-        ([*TRACE[:3], "{oops"], "bad.jsonl:4: not JSON: "),
-        ([*TRACE[:3], "[1, 2]"], "bad.jsonl:4: not a JSON object"),
-        ([*TRACE[:3], '{"scheduled": {}}'], "bad.jsonl:4: neither a step nor facts nor totals"),
-        ([*TRACE[:3], '{"steps": 7}'], "bad.jsonl:4: `steps` must be [first, last], `step` a number"),
-        ([*TRACE[:3], '{"kind": "note"}'], "bad.jsonl:4: `steps` must be [first, last]"),
-        (TRACE[:3], "bad.jsonl: ends before its totals: cut off"),
-        (TRACE[1:], "bad.jsonl:1: does not begin with the engine's facts"),
-        ([], "bad.jsonl:1: does not begin with the engine's facts"),
-    ],
-)
-def test_a_broken_trace_is_named_with_its_line_and_the_others_still_run(folder, capsys, trace, said):
-    text = "".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in trace)
-    put(folder, "bad", text)
-    put(folder, "good", TRACE)
-    code, out, _ = run(capsys, folder)
-    assert code == 1
-    assert said in out[0]
-    assert out[0].startswith("bad: ")
-    assert out[1:] == [f"good: equal {len(TRACE) - 2} steps"]
-
-
-def test_a_trace_that_is_not_gzip_or_cut_short_is_named(folder, capsys):
-    whole = gzip.compress("".join(json.dumps(r) + "\n" for r in TRACE).encode())
-    for name, content in (("cut", whole[: len(whole) // 2]), ("text", b"no gzip")):
-        put(folder, name, None)
-        (folder / "v033" / f"{name}.jsonl.gz").write_bytes(content)
-    code, out, _ = run(capsys, folder)
-    assert code == 1
-    assert [line.split(": ")[0] for line in out] == ["cut", "text"]
-    assert all("cannot be read" in line for line in out)
-
-
-@pytest.mark.parametrize(
-    ("scenario", "said"),
-    [
-        ("{", "cannot be read: "),
-        ("[]", "not a scenario to replay"),
-        ({**SCENARIO, "mode": "swap"}, "mode: swap: must be one of hisparse, vanilla, cpu_offload"),
-        ({k: v for k, v in SCENARIO.items() if k != "requests"}, "not a scenario to replay: KeyError"),
-        ({**SCENARIO, "requests": [{"id": "a"}]}, "not a scenario to replay: KeyError"),
-    ],
-)
-def test_a_broken_scenario_is_named_and_the_others_still_run(folder, capsys, scenario, said):
-    put(folder, "bad", TRACE, scenario)
-    put(folder, "good", TRACE)
-    code, out, _ = run(capsys, folder)
-    assert code == 1
-    assert said in out[0]
-    assert out[1:] == [f"good: equal {len(TRACE) - 2} steps"]
-
-
 def test_a_scenario_without_a_trace_is_reported_and_not_counted(folder, capsys):
     put(folder, "alone", None)
     put(folder, "good", TRACE)
     code, out, _ = run(capsys, folder)
     assert code == 0
     assert out == ["alone: no trace for this engine", f"good: equal {len(TRACE) - 2} steps"]
+
+
+def test_a_trace_without_a_scenario_is_named_and_counted(folder, capsys):
+    put(folder, "good", TRACE)
+    (folder / "v033" / "alone.jsonl").write_text((folder / "v033" / "good.jsonl").read_text())
+    code, out, _ = run(capsys, folder)
+    assert code == 1
+    assert out[0].startswith(f"alone: {folder / 'scenarios' / 'alone.json'}: no such file; ")
+    assert out[1:] == [f"good: equal {len(TRACE) - 2} steps"]
+
+
+def test_a_folder_without_any_trace_of_the_engine_says_that_nothing_was_compared(folder, capsys):
+    put(folder, "one", TRACE)
+    code, out, err = run(capsys, folder, "--engine", "vllm-0.30")
+    assert (code, out) == (0, ["one: no trace for this engine"])
+    assert err == f"nothing was compared: {folder} has no trace of vllm-0.30 for it\n"
+
+
+def test_an_engine_that_is_not_modelled_is_refused(folder, capsys):
+    put(folder, "one", TRACE)
+    with pytest.raises(SystemExit, match="2"):
+        golden.main([str(folder), "--engine", "vllm-0.29"])
+    assert "invalid choice: 'vllm-0.29'" in capsys.readouterr().err
+
+
+def test_a_reader_that_leaves_and_ctrl_c_are_no_tracebacks(folder, capsys, monkeypatch):
+    for name in ("one", "two"):
+        put(folder, name, TRACE)
+    command = [sys.executable, "-m", "hisparse_sim.validation.golden", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 1
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(golden, "compare", stop)
+    assert run(capsys, folder) == (130, [], "interrupted\n")
+    assert run(capsys, folder, "--json") == (130, ["[]"], "interrupted\n")
+
+
+def test_a_death_that_comes_earlier_later_or_not_at_all_is_told(folder, capsys):
+    engine = {"num_gpu_blocks": 20, "num_host_blocks": 100, "max_model_len": 1024}
+    lengths = {"a": (0, 15, 5, 128), "b": (2, 132, 1, 128), "c": (2, 365, 3, 64)}
+    fields = ("arrival_step", "prompt_len", "output_len", "prefix_len")
+    requests = [
+        {"id": name, "prefix_group": "g", **dict(zip(fields, values, strict=True))}
+        for name, values in lengths.items()
+    ]
+    model = {"num_layers": 2, "index_topk": 32}
+    scenario = {"mode": "hisparse", "model": model, "engine": engine, "requests": requests}
+    trace = record(scenario, "0.30")
+    assert trace[-1]["error"] == "schedule: ValueError: Cannot get 1 free blocks from the pool"
+    traces = {
+        "early": [*trace[:-2], trace[-1]],
+        "late": [*trace[:-1], {**trace[-2], "step": trace[-2]["step"] + 1}, trace[-1]],
+        "never": [*trace[:-1], {**trace[-1], "error": None}],
+        "other": [*trace[:-1], {**trace[-1], "error": trace[-1]["error"].replace("1", "5")}],
+        "same": trace,
+    }
+    for name, lines in traces.items():
+        put(folder, name, lines, scenario)
+        (folder / "v033" / f"{name}.jsonl").rename(folder / "v030" / f"{name}.jsonl")
+    code, out, _ = run(capsys, folder, "--engine", "vllm-0.30", "--json")
+    assert code == 1
+    found = {row["name"]: row["first_difference"] for row in json.loads(out[0])}
+    words, last = trace[-1]["error"], trace[-2]["step"]
+    assert found == {
+        "early": {"step": last, "fields": {"step": [None, last], "error": [words, None]}},
+        "late": {"step": last + 1, "fields": {"step": [last + 1, None], "error": [None, words]}},
+        "never": {"step": None, "fields": {"totals error": [None, words]}},
+        "other": {"step": None, "fields": {"totals error": [words.replace("1", "5"), words]}},
+        "same": None,
+    }
 
 
 def test_a_folder_without_scenarios_or_a_name_that_none_has_is_refused(folder, capsys):
