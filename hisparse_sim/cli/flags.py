@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,25 @@ import typer
 
 from hisparse_sim.errors import InputError
 
+_LONGEST_S = 1e6
+
 
 def named_path(text: str) -> Path:
     """A path; an empty one would mean the current folder. Raises ``BadParameter``."""
     if not text.strip():
         raise typer.BadParameter("is empty; name a file or folder")
     return Path(text)
+
+
+def wall_seconds(text: str) -> float:
+    """Seconds of somebody's patience. Raises ``BadParameter``."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= _LONGEST_S:
+        raise typer.BadParameter(f"{text!r} is no number of seconds from 0 to {_LONGEST_S:,.0f}")
+    return value
 
 
 def refuse_contradictions(flags: Mapping[tuple[str, ...], tuple[str, Any]], settings: Sequence[str]) -> None:

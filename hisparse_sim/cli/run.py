@@ -17,6 +17,7 @@ from hisparse_sim.errors import HiSparseError, InputError
 
 if TYPE_CHECKING:
     from hisparse_sim.scenario.scenario import Scenario
+    from hisparse_sim.simulation.checkpoints import Checkpoints
     from hisparse_sim.simulation.result import Result
 
 PLOTS = tuple(f"{name}.{suffix}" for name in ("timeline", "gantt", "latency") for suffix in ("png", "svg"))
@@ -50,6 +51,14 @@ def command(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw the run, too.")] = True,
+    checkpoint_every: Annotated[
+        float,
+        typer.Option(
+            parser=flags.wall_seconds,
+            metavar="SECONDS",
+            help="Leave what is done so far in the folder this often, or seldomer if that is slow; 0: never.",
+        ),
+    ] = 30.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json and nothing else.")] = False,
 ) -> int:
     """Simulate SCENARIO and write summary, requests, steps and plots to a folder."""
@@ -86,7 +95,13 @@ def command(
         for note in workload.notes:
             print(f"note: {note}", file=sys.stderr)
         with _progress() as progress:
-            result = simulate(asked, replica=replica, workload=workload, progress=progress)
+            result = simulate(
+                asked,
+                replica=replica,
+                workload=workload,
+                progress=progress,
+                checkpoints=_checkpoints(out, checkpoint_every) if checkpoint_every else None,
+            )
     with held_interrupts() as interrupted:
         result.write(out)
         _remove_plots(out)
@@ -198,6 +213,30 @@ def _progress() -> Iterator[Callable[[float, int, int], None] | None]:
             bar.update(task, completed=over, total=sent, description=f"{now_s:,.0f} s simulated")
 
         yield progress
+
+
+def _checkpoints(out: Path, every_s: float) -> Checkpoints:
+    """Leaves what is done so far in ``out``; where that fails, the run goes on and it is tried again."""
+    from hisparse_sim.simulation.checkpoints import Checkpoints
+
+    written = failed = False
+
+    def write(so_far: Result) -> None:
+        nonlocal written, failed
+        try:
+            so_far.write(out)
+        except InputError as error:
+            if not failed:
+                print(f"warning: {error}; the run goes on without checkpoints", file=sys.stderr)
+            failed = True
+            return
+        if not written:
+            _remove_plots(out)
+            if sys.stderr.isatty():
+                print(f"So far: {out} (hisparse-sim plot {out} draws it)", file=sys.stderr)
+        written = True
+
+    return Checkpoints(write, every_s)
 
 
 def _print(result: Result, as_json: bool) -> None:

@@ -31,8 +31,13 @@ class RunPicture:
 
     @classmethod
     def read(cls, folder: RunFolder) -> RunPicture:
-        """From the files of a run. Raises InputError."""
-        return cls(folder.summary(), folder.requests(), folder.steps(), str(folder.path))
+        """From the files of a run, which may go on and replace them meanwhile. Raises InputError."""
+        summary = folder.summary()
+        while True:
+            run = cls(summary, folder.requests(), folder.steps(), str(folder.path))
+            summary = folder.summary()
+            if summary == run.summary:
+                return run
 
     @property
     def end_s(self) -> float:

@@ -115,6 +115,13 @@ class Recorder:
                 self.queue.pop()
             self.queue.append((now, running, waiting))
 
+    def waited(self, until: float) -> dict[str, float]:
+        """``short_of`` as it would be if the run ended then."""
+        since, what = self._lack
+        if not what or until <= since:
+            return self.short_of
+        return self.short_of | {what: self.short_of.get(what, 0.0) + until - since}
+
     def lacks(self, now: float, what: str) -> None:
         """From ``now`` on waiting requests lack ``what``; book the time until then."""
         since, before = self._lack

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,11 +14,15 @@ from hisparse_sim import __version__
 from hisparse_sim.errors import InputError
 from hisparse_sim.memory.budget import PoolSizes
 from hisparse_sim.scenario.scenario import Scenario
+from hisparse_sim.simulation.columns import StepLog, request_tables, step_tables, write_tables
 from hisparse_sim.simulation.recorder import RequestRecord, StepRow
-from hisparse_sim.simulation.served import e2e_s, tpot_s, ttft_s
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
+
+INTERRUPTED = "still under way when the run was interrupted"
+SO_FAR = "still under way when this was written; the run went on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,59 +33,42 @@ class Result:
     pools: PoolSizes
     summary: dict[str, Any]
     request_records: list[RequestRecord]
-    step_rows: list[StepRow]
+    step_log: StepLog
     timing: dict[str, Any]
+    under_way: str = INTERRUPTED
+    """Why requests are incomplete, if some are."""
 
     @property
     def requests(self) -> pd.DataFrame:
         """A row a request, in order of arrival; times in seconds of simulated time, NaN if undefined."""
         import pandas as pd
 
-        rows = self.request_records
-        frame = pd.DataFrame(
-            {
-                "request_id": [r.id for r in rows],
-                "session": [r.session for r in rows],
-                "tenant": [r.tenant or None for r in rows],
-                "priority": pd.Series([r.priority for r in rows], dtype="int64"),
-                **{
-                    name: pd.Series([getattr(r, name) for r in rows], dtype="float64")
-                    for name in ("arrival_s", "first_scheduled_s", "first_token_s", "finish_s")
-                },
-                "prompt_tokens": pd.Series([r.prompt_tokens for r in rows], dtype="int64"),
-                "output_tokens": pd.Series([r.sampled for r in rows], dtype="int64"),
-                "hit_tokens": pd.Series([r.hit_tokens for r in rows], dtype="Int64"),
-                "preemptions": pd.Series([r.preemptions for r in rows], dtype="int64"),
-                "status": [r.status for r in rows],
-                **{
-                    name: pd.Series([of(r) for r in rows], dtype="float64")
-                    for name, of in (("ttft_s", ttft_s), ("tpot_s", tpot_s), ("e2e_s", e2e_s))
-                },
-                "itl_max_s": pd.Series([r.itl_max_s for r in rows], dtype="float64"),
-                "load_start_s": pd.Series([r.load_start_s for r in rows], dtype="float64"),
-                "load_end_s": pd.Series([r.load_end_s for r in rows], dtype="float64"),
-                "preempted_s": pd.Series([list(r.preempted_s) for r in rows], dtype="object"),
-                "reason": [r.reason for r in rows],
-            }
-        )
-        return frame.astype(dict.fromkeys(("request_id", "session", "tenant", "status", "reason"), "string"))
+        pieces = [table.to_pandas() for table in self._request_tables()]
+        frame: pd.DataFrame = pd.concat(pieces, ignore_index=True)
+        return frame
 
     @property
     def steps(self) -> pd.DataFrame:
         """A row a run of equal engine steps."""
         import pandas as pd
 
-        names = StepRow.__slots__
-        columns = {name: [getattr(r, name) for r in self.step_rows] for name in names}
-        floats = ("start_s", "end_s", "h2d_bytes", "d2h_bytes")
-        frame = pd.DataFrame(
-            {n: pd.Series(v, dtype="float64" if n in floats else "int64") for n, v in columns.items()}
-        )
-        frame.insert(4, "steps", frame["last_step"] - frame["first_step"] + 1)
+        pieces = [table.to_pandas() for table in step_tables(self.step_log)]
+        frame: pd.DataFrame = pd.concat(pieces, ignore_index=True)
         return frame
+
+    @property
+    def step_rows(self) -> list[StepRow]:
+        """The same as records."""
+        lists = ([column.tolist() for column in piece.values()] for piece in self.step_log.pieces())
+        return [StepRow(*values) for columns in lists for values in zip(*columns, strict=True)]
+
+    def _request_tables(self) -> Iterator[pa.Table]:
+        return request_tables(self.request_records, self.under_way)
 
     def write(self, folder: Path) -> None:
         """Write all files, or none: they are made beside their places and moved there together.
+
+        So files of an earlier write are whole until new ones take their places, whenever this ends.
 
         ``scenario.yaml`` (which ``run`` takes again), ``summary.json``, ``requests.parquet`` and
         ``steps.parquet`` are the same bytes for the same scenario and seed; ``timing.json`` is not.
@@ -94,8 +81,8 @@ class Result:
             self._write_scenario(made / "scenario.yaml")
             _write_json(made / "summary.json", self.summary)
             _write_json(made / "timing.json", self.timing)
-            _write_requests(made / "requests.parquet", self.requests)
-            self.steps.to_parquet(made / "steps.parquet", index=False)
+            write_tables(made / "requests.parquet", self._request_tables())
+            write_tables(made / "steps.parquet", step_tables(self.step_log))
             for file in sorted(made.iterdir()):
                 file.replace(folder / file.name)
         except OSError as error:
@@ -150,16 +137,6 @@ def _unwritable(folder: Path, error: OSError) -> InputError:
         f"results cannot be written here ({error.strerror or error}); name a folder you may write to",
         where=f"--out {folder}",
     )
-
-
-def _write_requests(path: Path, frame: pd.DataFrame) -> None:
-    import pyarrow as pa
-
-    schema = pa.Schema.from_pandas(frame, preserve_index=False)
-    # Of lists that are all empty the type cannot be told.
-    lists = pa.field("preempted_s", pa.list_(pa.float64()))
-    schema = schema.set(schema.get_field_index("preempted_s"), lists)
-    frame.to_parquet(path, index=False, schema=schema)
 
 
 def _write_json(path: Path, data: dict[str, Any]) -> None:

@@ -77,6 +77,7 @@ import numpy.typing as npt
 
 from hisparse_sim import __version__
 from hisparse_sim.scenario.scenario import Scenario
+from hisparse_sim.simulation.columns import StepLog
 from hisparse_sim.simulation.links import D2H, H2D, HostLink
 from hisparse_sim.simulation.recorder import Recorder
 from hisparse_sim.simulation.replica import Replica
@@ -101,6 +102,7 @@ def summarise(
     scenario: Scenario,
     replica: Replica,
     recorder: Recorder,
+    steps: StepLog,
     link: HostLink,
     host_bytes: Sequence[float],
     *,
@@ -109,7 +111,7 @@ def summarise(
     open_loop: bool,
     death: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The content of ``summary.json``.
+    """The content of ``summary.json``; a run that goes on may be asked for it at any time.
 
     ``host_bytes``: read and written, over all ranks; ``open_loop``: nobody waits to begin a session.
     """
@@ -124,6 +126,7 @@ def summarise(
     running = samples(queue, end_s, column=1)
     waiting = samples(queue, end_s, column=2)
     waiting_share = float((waiting > 0).mean()) if len(waiting) else None
+    waited_s = recorder.waited(end_s)
     lookups = recorder.cost.lookups_rows
     copy = scenario.node.host_link
     return {
@@ -151,11 +154,11 @@ def summarise(
         "pcie_d2h_usage_mean": ratio(link.bytes[D2H], end_s * copy.copy_d2h_bytes_per_s),
         "dram_usage_mean": ratio(sum(host_bytes), end_s * scenario.node.dram_bytes_per_s),
         "hot_hit_rate": ratio(lookups - recorder.cost.misses_rows, lookups),
-        **_usage(recorder, replica),
+        **_usage(steps, replica),
         **ended,
         "verdict": _verdict(recorder, failed, waiting_share, open_loop),
-        "limit": _limit(recorder, replica, failed, end_s - start_s),
-        "waiting_for_s": dict(sorted(recorder.short_of.items())),
+        "limit": _limit(recorder, waited_s, failed, end_s - start_s),
+        "waiting_for_s": dict(sorted(waited_s.items())),
         "step_time_s": dict(sorted(recorder.parts.items())),
         "engine_steps": recorder.steps,
         "sim_time_s": float(end_s),
@@ -203,18 +206,18 @@ def time_mean(queue: Queue, start_s: float, end_s: float, *, column: int) -> flo
     return float((values * np.diff(times)).sum() / (end_s - start_s))
 
 
-def _usage(recorder: Recorder, replica: Replica) -> dict[str, float | None]:
-    rows, pools = recorder.rows, replica.pools
+def _usage(steps: StepLog, replica: Replica) -> dict[str, float | None]:
+    pools = replica.pools
     gpu = pools.num_gpu_blocks - 1
     host = pools.num_host_blocks - 1 if pools.num_host_blocks else pools.num_cpu_chunks
-    if not rows:
+    seconds = steps.column("end_s") - steps.column("start_s")
+    if not len(seconds):
         return dict.fromkeys(("gpu_kv_usage_mean", "gpu_kv_usage_max", "host_usage_max"))
-    used = 1 - np.array([r.gpu_free_blocks for r in rows]) / gpu
-    seconds = np.array([r.end_s - r.start_s for r in rows])
+    used = 1 - steps.column("gpu_free_blocks") / gpu
     return {
         "gpu_kv_usage_mean": float((used * seconds).sum() / seconds.sum()),
         "gpu_kv_usage_max": float(used.max()),
-        "host_usage_max": 1 - min(r.host_free_blocks for r in rows) / host if host else None,
+        "host_usage_max": 1 - int(steps.column("host_free_blocks").min()) / host if host else None,
     }
 
 
@@ -247,14 +250,13 @@ _WORDS = {
 }
 
 
-def _limit(recorder: Recorder, replica: Replica, failed: int, span_s: float) -> str:
+def _limit(recorder: Recorder, short: dict[str, float], failed: int, span_s: float) -> str:
     """What kept requests from running, in words; if little did, where the time went."""
     if failed and failed == len(recorder.requests):
         return next(r.reason for r in recorder.requests)
     parts = recorder.parts
     if not parts or span_s <= 0:
         return "nothing ran"
-    short = recorder.short_of
     if sum(short.values()) > _RARELY * span_s:
         what = max(short, key=lambda k: short[k])
         return f"{_WORDS.get(what, what)} ({_percent(short[what], span_s)} of the time)"
