@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -77,6 +77,7 @@ def command(
     flags.refuse_contradictions(said, settings or [])
     overrides += settings or []
     asked, given = _load(scenario, overrides, {path: flag for path, (flag, _) in by_flag.items()})
+    from hisparse_sim.cli.progress import progress_bar
     from hisparse_sim.report.startup import capacity_lines
     from hisparse_sim.simulation.interrupt import held_interrupts
     from hisparse_sim.simulation.replica import build_replica
@@ -94,7 +95,7 @@ def command(
             print(f"warning: {warning}", file=sys.stderr)
         for note in workload.notes:
             print(f"note: {note}", file=sys.stderr)
-        with _progress() as progress:
+        with progress_bar() as progress:
             result = simulate(
                 asked,
                 replica=replica,
@@ -188,31 +189,6 @@ def _placed(scenario: str, given: Given) -> Iterator[None]:
         if keys[0] not in ("engine", "model", "node", "workload", "calibration"):
             raise
         raise type(error)(error.message, where=locate(str(find("scenario", scenario)), keys, given)) from None
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[float, int, int], None] | None]:
-    """A bar on a terminal; nothing in a pipe."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("requests sent"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("simulating", total=None)
-
-        def progress(now_s: float, over: int, sent: int) -> None:
-            bar.update(task, completed=over, total=sent, description=f"{now_s:,.0f} s simulated")
-
-        yield progress
 
 
 def _checkpoints(out: Path, every_s: float) -> Checkpoints:

@@ -26,6 +26,10 @@ class Clients:
         self._send = send
         self._concurrency = workload.concurrency
         self._unsent = limit
+        self._limit = limit
+        self._expected = workload.expected_requests
+        self._begun = self._known = 0
+        """Sessions that have begun, and their requests."""
         self._live = 0
         self._freed = env.event()
         self._feeding = True
@@ -35,6 +39,13 @@ class Clients:
     def done(self) -> bool:
         """Whether all requests of all sessions are over."""
         return not self._feeding and not self._live
+
+    def expected_requests(self) -> int | None:
+        """How many requests there will be, as far as is known; the more sessions began, the better."""
+        count = self._expected(self._begun, self._known) if self._feeding else self._known
+        if self._limit is None:
+            return count
+        return self._limit if count is None else min(count, self._limit)
 
     def _feed(self, workload: Workload) -> Generator[simpy.Event, Any, None]:
         for session in workload.sessions():
@@ -46,6 +57,8 @@ class Clients:
             if self._unsent == 0:
                 break
             self._live += 1
+            self._begun += 1
+            self._known += len(session.requests)
             _Play(self, session)
         self._feeding = False
 

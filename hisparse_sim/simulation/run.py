@@ -27,8 +27,8 @@ from hisparse_sim.simulation.summary import summarise
 from hisparse_sim.workload.make import make_workload
 from hisparse_sim.workload.request import Workload
 
-Progress = Callable[[float, int, int], None]
-"""Called now and then with simulated seconds, requests over and requests sent so far."""
+Progress = Callable[[float, int, int | None], None]
+"""Called now and then with simulated seconds, requests over, and how many there will be, if that is known."""
 
 _EVENTS = 500
 """Between two looks at Ctrl-C, at the clock and two calls of progress: some milliseconds."""
@@ -96,7 +96,7 @@ class _Run:
 
     def _drive(self, progress: Progress | None, checkpoints: Checkpoints | None) -> bool:
         """Run all events; False if interrupted. The collector would only walk live records: it rests."""
-        env, recorder, engine = self.env, self.recorder, self.engine
+        env, engine = self.env, self.engine
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -106,7 +106,7 @@ class _Run:
                         env.step()
                     self.steps.pack()
                     if progress is not None:
-                        progress(env.now, engine.finished, len(recorder.requests))
+                        progress(env.now, engine.finished, self.clients.expected_requests())
                     if checkpoints is not None:
                         checkpoints.look(self.so_far)
                 return False

@@ -31,7 +31,7 @@ from hisparse_sim.workload.draws import Draws
 from hisparse_sim.workload.lengths import Floats, Quantiles, draw
 from hisparse_sim.workload.request import Session
 from hisparse_sim.workload.sessions import add_subagents
-from hisparse_sim.workload.starts import session_count, session_starts_s
+from hisparse_sim.workload.starts import expected_requests, session_count, session_starts_s
 from hisparse_sim.workload.tenants import Tenants
 from hisparse_sim.workload.turns import Agent, Turn, requests_of
 
@@ -85,6 +85,10 @@ class AgenticCoding:
         self.concurrency: int | None = spec.concurrency
         self._count = session_count(spec.sessions, spec)
         self._inverse = {name: Quantiles(points) for name, points in RECORDED.items()}
+
+    def expected_requests(self, sessions: int, requests: int) -> int | None:
+        """By what the first sessions have."""
+        return expected_requests(self._count, sessions, requests)
 
     def sessions(self) -> Iterator[Session]:
         """The sessions, in order."""

@@ -9,7 +9,7 @@ import numpy as np
 from hisparse_sim.scenario.workload import DocumentsSpec
 from hisparse_sim.workload.draws import Draws
 from hisparse_sim.workload.request import RequestSpec, Segment, Session
-from hisparse_sim.workload.starts import session_count, session_starts_s
+from hisparse_sim.workload.starts import expected_requests, session_count, session_starts_s
 from hisparse_sim.workload.tenants import Tenant, Tenants
 
 _CORPUS = 2**32 - 1
@@ -30,6 +30,10 @@ class Documents:
         self.notes: list[str] = []
         self.concurrency: int | None = spec.concurrency
         self._count = session_count(spec.sessions, spec)
+
+    def expected_requests(self, sessions: int, requests: int) -> int | None:
+        """By what the first sessions have."""
+        return expected_requests(self._count, sessions, requests)
 
     def sessions(self) -> Iterator[Session]:
         """The visits, in order."""

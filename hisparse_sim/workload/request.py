@@ -82,3 +82,10 @@ class Workload(Protocol):
     def sessions(self) -> Iterator[Session]:
         """The stream from its beginning; the same on each call."""
         ...
+
+    def expected_requests(self, sessions: int, requests: int) -> int | None:
+        """How many requests the stream has; estimated, if need be, from the first ``sessions``.
+
+        ``requests``: what those have together. None if nobody knows.
+        """
+        ...

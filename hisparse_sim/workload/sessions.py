@@ -11,7 +11,7 @@ from hisparse_sim.workload.content import Prefix, check_shared_prefix
 from hisparse_sim.workload.draws import Draws
 from hisparse_sim.workload.lengths import Ints
 from hisparse_sim.workload.request import Session
-from hisparse_sim.workload.starts import session_count, session_starts_s
+from hisparse_sim.workload.starts import expected_requests, session_count, session_starts_s
 from hisparse_sim.workload.tenants import Tenants
 from hisparse_sim.workload.turns import Agent, Turn, requests_of
 
@@ -36,6 +36,10 @@ class Conversations:
         self.notes: list[str] = []
         self.concurrency: int | None = spec.concurrency
         self.conversations = session_count(spec.conversations, spec)
+
+    def expected_requests(self, sessions: int, requests: int) -> int | None:
+        """By what the first sessions have."""
+        return expected_requests(self.conversations, sessions, requests)
 
     def sessions(self) -> Iterator[Session]:
         """The conversations, in order."""

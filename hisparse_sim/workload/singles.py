@@ -36,6 +36,10 @@ class SingleRequests:
         self.notes: list[str] = []
         self.concurrency: int | None = spec.concurrency if isinstance(spec, StreamSpec) else None
 
+    def expected_requests(self, sessions: int, requests: int) -> int | None:
+        """As many as are asked for; arrivals that end by themselves do not say how many they are."""
+        return self.spec.requests
+
     def sessions(self) -> Iterator[Session]:
         """The requests, in order of arrival."""
         spec = self.spec

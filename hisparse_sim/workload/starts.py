@@ -48,6 +48,13 @@ def _ramp(clients: int, ramp_up_s: float) -> Iterator[float | None]:
     yield from itertools.repeat(None)
 
 
+def expected_requests(count: int | None, sessions: int, requests: int) -> int | None:
+    """Of ``count`` sessions, if they go on as the first ``sessions`` of them, which have ``requests``."""
+    if count is None or not sessions:
+        return None
+    return requests + round((count - sessions) * requests / sessions)
+
+
 def session_count(asked: int | None, spec: Starts) -> int | None:
     """How many sessions: as asked, or two a client and at least 4; none: until the arrivals end."""
     if asked is None and spec.arrivals is None:

@@ -356,7 +356,8 @@ def test_a_terminal_sees_a_bar_and_a_pipe_does_not(tmp_path):
     os.close(ours)
     assert process.wait(timeout=30) == 0
     assert b"s simulated" in shown
-    assert b"requests sent" in shown
+    assert b" of 104 requests" in shown  # 8 conversations of 13 turns
+    assert b"ETA" in shown
     printed = process.stdout.read()
     process.stdout.close()
     assert b"simulated\x1b" not in printed

@@ -6,6 +6,7 @@ import simpy
 
 from hisparse_sim.simulation.clients import Clients
 from hisparse_sim.workload.request import RequestSpec, Session
+from hisparse_sim.workload.starts import expected_requests
 
 
 class Sessions:
@@ -15,6 +16,26 @@ class Sessions:
 
     def sessions(self):
         return iter(self._sessions)
+
+    def expected_requests(self, sessions, requests):
+        return expected_requests(len(self._sessions), sessions, requests)
+
+
+def test_the_number_of_requests_is_told_from_the_sessions_that_began():
+    told = []
+    env = simpy.Environment()
+    sessions = [Session(f"{n}", (request("a"), request("b", "a"))[: 2 - n % 2]) for n in range(6)]
+
+    def send(session, request, over):
+        told.append(clients.expected_requests())
+        env.timeout(1.0).callbacks.append(lambda _: over())
+
+    clients = Clients(env, Sessions(*sessions, concurrency=1), send)
+    assert clients.expected_requests() is None
+    env.run()
+    assert told == [12, 12, 9, 10, 10, 9, 10, 10, 9]
+    assert clients.expected_requests() == 9
+    assert Clients(env, Sessions(*sessions), send, limit=4).expected_requests() == 4
 
 
 def play(workload: Sessions, *, limit: int | None = None, service_s: float = 1.0):

@@ -17,7 +17,7 @@ import numpy as np
 from hisparse_sim.errors import InputError
 from hisparse_sim.scenario.workload import TraceSpec
 from hisparse_sim.workload.request import Session
-from hisparse_sim.workload.traces.batch import BadLines, Batch, Checker
+from hisparse_sim.workload.traces.batch import BadLines, Batch, Checker, Mask
 from hisparse_sim.workload.traces.bench_result import bench_clients, read_bench_result
 from hisparse_sim.workload.traces.blocks import read_head, read_start
 from hisparse_sim.workload.traces.formats import Layout, find_layout
@@ -50,16 +50,21 @@ class FlatTrace:
         self.notes: list[str] = []
         self._reader = reader
         self._checker = checker
+        self._requests: int | None = None
         if check and layout is not None and layout.played:
-            deque(sessions_of(self._checked(), spec.path, layout), maxlen=0)
+            deque(sessions_of(self._counted(), spec.path, layout), maxlen=0)
         elif check:
-            deque(self._checked(), maxlen=0)
+            deque(self._counted(), maxlen=0)
 
     @property
     def simple(self) -> bool:
         """Whether each row is a session of its own that says nothing row by row."""
         fields: Mapping[str, str] = self.layout.fields if self.layout else {}
         return not {"delay_s", "after", "segments", "kept_ids", "block_tokens"} & set(fields)
+
+    def expected_requests(self, sessions: int, requests: int) -> int | None:
+        """Known when the file was checked."""
+        return self._requests
 
     def sessions(self) -> Iterator[Session]:
         """The sessions, in the order of the file."""
@@ -96,6 +101,20 @@ class FlatTrace:
                     batch.arrival_s = batch.arrival_s + shift_s
                 yield batch
 
+    def _counted(self) -> Iterator[Batch]:
+        """All that is in the file, counting what of it is sent."""
+        spec, count = self.spec, 0
+        for batch in self._checked():
+            count += int(self._inside(batch).sum()) if spec.from_s or spec.to_s is not None else len(batch)
+            yield batch
+        count *= spec.repeat
+        self._requests = count if spec.limit is None else min(count, spec.limit)
+
+    def _inside(self, batch: Batch) -> Mask:
+        from_s, to_s = self.spec.from_s, self.spec.to_s
+        after: Mask = batch.arrival_s >= from_s
+        return after & (batch.arrival_s < (np.inf if to_s is None else to_s))
+
     def _cut(self) -> Iterator[Batch]:
         from_s, to_s = self.spec.from_s, self.spec.to_s
         kept = 0
@@ -106,9 +125,8 @@ class FlatTrace:
                         "requests without times of arrival cannot be cut by time",
                         where=f"{self.spec.path}:{batch.lines[0]}",
                     )
-                inside = (batch.arrival_s >= from_s) & (batch.arrival_s < (np.inf if to_s is None else to_s))
                 done = to_s is not None and len(batch) > 0 and batch.arrival_s[-1] >= to_s
-                batch = batch.take(np.flatnonzero(inside))
+                batch = batch.take(np.flatnonzero(self._inside(batch)))
                 batch.arrival_s = batch.arrival_s - from_s
             else:
                 done = False

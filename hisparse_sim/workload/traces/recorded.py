@@ -58,6 +58,11 @@ class RecordedSessions:
             plan = self._planned(plan, self._times(files))
         self._plan = sorted(plan, key=lambda part: (part.start_s, part.file, part.copy))
 
+    def expected_requests(self, sessions: int, requests: int) -> int | None:
+        """Known when the files were read."""
+        ends = [(part.first, part.end) for part in self._plan]
+        return sum(end - first for first, end in ends if end is not None) or None
+
     def sessions(self) -> Iterator[Session]:
         """The sessions, in order of their start."""
         for part in self._plan:
