@@ -87,4 +87,17 @@ def test_of_a_trace_the_number_is_known(tmp_path: Path, cut: dict[str, Any], pla
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     workload = make_workload(TraceSpec(path=tmp_path / "t.jsonl", **cut), 0)
     sent = sum(len(session.requests) for session in workload.sessions())
+    assert workload.expected_requests(0, 0) == sent
+
+
+@pytest.mark.parametrize(("cut", "count"), [({}, 6), ({"limit": 4}, 4), ({"repeat": 2}, 12)], ids=str)
+def test_of_recorded_sessions_too(tmp_path: Path, cut: dict[str, Any], count: int) -> None:
+    for name in "ab":
+        requests = [
+            {"t": t, "type": "n", "in": 64, "out": 1, "hash_ids": [t], "think_time": 1} for t in range(3)
+        ]
+        session = {"id": name, "block_size": 64, "hash_id_scope": "local", "requests": requests}
+        (tmp_path / f"{name}.json").write_text(json.dumps(session))
+    workload = make_workload(TraceSpec(path=tmp_path, **cut), 0)
+    sent = sum(len(session.requests) for session in workload.sessions())
     assert workload.expected_requests(0, 0) == sent == count
