@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from hisparse_sim.cli import calibrate_bench
+
 app = typer.Typer(
     help="Build, fit, check, show and compare calibration profiles.",
     add_completion=False,
@@ -15,6 +17,9 @@ app = typer.Typer(
 def _root(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
+
+
+app.command("build")(calibrate_bench.build)
 
 
 @app.command("schema")
