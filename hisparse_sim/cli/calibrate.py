@@ -20,6 +20,7 @@ def _root(context: typer.Context) -> None:
 
 
 app.command("build")(calibrate_bench.build)
+app.command("run")(calibrate_bench.run)
 
 
 @app.command("schema")

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from hisparse_sim.cli.flags import named_path
+from hisparse_sim.errors import InputError
 
 Nvcc = Annotated[str | None, typer.Option("--nvcc", metavar="PATH", help="The CUDA compiler to use.")]
 
@@ -24,3 +29,51 @@ def build(
         typer.echo(f"{kernel.registers:9}  {kernel.spilled_bytes:7}  {kernel.shared_bytes:7}  {kernel.name}")
     made = "built" if built.fresh else "was built before"
     typer.echo(f"nvcc {built.build.nvcc}, sm_{built.build.architecture}: {made}: {built.library}")
+
+
+NO_GPU = 3
+"""Exit code of a run on a machine without a GPU that could be measured."""
+
+
+def run(
+    budget_s: Annotated[
+        float,
+        typer.Option(
+            "--budget", metavar="S", min=1.0, max=86_400.0, help="Wall time for all of it, in seconds."
+        ),
+    ] = 170.0,
+    out: Annotated[
+        str, typer.Option("--out", metavar="FILE", help="Samples file; written again after each benchmark.")
+    ] = "samples.json",
+    nvcc: Nvcc = None,
+) -> None:
+    """Measure this machine's GPU: build, check every kernel, time it; exit code 3 without a GPU."""
+    import sys
+
+    from hisparse_sim.calibration.bench.library import NoGpu
+    from hisparse_sim.calibration.bench.suite import run as run_suite
+    from hisparse_sim.calibration.bench.table import table
+
+    path = check_writable(named_path(out))
+    quiet = not sys.stderr.isatty()
+    try:
+        samples = run_suite(
+            path, budget_s=budget_s, nvcc=nvcc, say=lambda text: None if quiet else typer.echo(text, err=True)
+        )
+    except NoGpu as none:
+        typer.echo(f"error: {none}", err=True)
+        raise typer.Exit(NO_GPU) from None
+    for line in table(samples):
+        typer.echo(line)
+    typer.echo(f"\n{len(samples.measured)} of {len(samples.samples)} points measured: {path}")
+
+
+def check_writable(path: Path) -> Path:
+    """``path``, if a file can be written there. Raises ``InputError`` before anything long begins."""
+    if path.is_dir():
+        raise InputError("is a folder; name a file", where=f"--out {path}")
+    if not path.parent.is_dir():
+        raise InputError(f"there is no folder {path.parent}", where=f"--out {path}")
+    if not os.access(path.parent, os.W_OK):
+        raise InputError("cannot be written", where=f"--out {path}")
+    return path

@@ -75,6 +75,9 @@ _STRUCTS: dict[str, type[ctypes.Structure]] = {
 }
 
 
+_NAMES = {kind: {name for name, *_ in struct._fields_} for kind, struct in _STRUCTS.items()}
+
+
 class _Arguments(ctypes.Union):
     _fields_ = tuple(_STRUCTS.items())
 
@@ -115,8 +118,7 @@ def op(kind: str, *, on_slice: int = 0, on_stream: int = 0, **fields: int | floa
     if kind == "null":
         return made
     struct = _STRUCTS[kind]
-    names = {name for name, *_ in struct._fields_}
-    if names != set(fields):
-        raise TypeError(f"{kind} wants {sorted(names)}, got {sorted(fields)}")
+    if fields.keys() != _NAMES[kind]:
+        raise TypeError(f"{kind} wants {sorted(_NAMES[kind])}, got {sorted(fields)}")
     setattr(made.arguments, kind, struct(**fields))
     return made

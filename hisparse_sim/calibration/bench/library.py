@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,11 @@ class GpuError(HiSparseError):
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         self.code = code
+
+    @property
+    def fatal(self) -> bool:
+        """Whether the GPU is lost to this process: illegal accesses, faults, hangs, memory errors."""
+        return 700 <= self.code <= 722 or self.code in (214, 999)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +129,31 @@ class Library:
         else:
             self._try(self._library.hisparse_set(_pointer(target), byte, ctypes.c_longlong(target.nbytes)))
 
-    def release(self) -> None:
-        """Free all that this library gave out."""
-        while self._owned:
+    def release(self, keep: int = 0) -> None:
+        """Free all that this library gave out, but for the first ``keep`` pieces."""
+        while len(self._owned) > keep:
             memory = self._owned.pop()
             self._try(self._library.hisparse_release(memory.space, _pointer(memory)))
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """What is allocated inside is freed at the end."""
+        before = len(self._owned)
+        try:
+            yield
+        finally:
+            self.release(before)
+
+    def repeat(self, pattern: NDArray[Any], times: int) -> Memory:
+        """GPU memory that holds ``pattern`` so many times; written once, doubled on the GPU."""
+        made = self.empty(pattern.nbytes * times)
+        self.write(made, pattern)
+        done = pattern.nbytes
+        while done < made.nbytes:
+            step = min(done, made.nbytes - done)
+            self._copy(made.address + done, made.address, step)
+            done += step
+        return made
 
     def run(self, ops: Sequence[Op]) -> None:
         """Launch one after the other; each is waited for and checked."""

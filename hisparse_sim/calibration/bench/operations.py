@@ -111,10 +111,10 @@ def copy_pitched(
     )
 
 
-def copy_batch(targets: NDArray[np.int64], sources: NDArray[np.int64], nbytes: int) -> Op:
-    """One cudaMemcpyBatchAsync of copies of ``nbytes`` each, between addresses."""
+def copy_batch(targets: NDArray[np.int64], sources: NDArray[np.int64], nbytes: int | NDArray[np.int64]) -> Op:
+    """One cudaMemcpyBatchAsync of copies of ``nbytes``, all alike or each its own, between addresses."""
     arrays = [np.ascontiguousarray(a, dtype=np.uint64) for a in (targets, sources)]
-    arrays.append(np.full(len(targets), nbytes, dtype=np.uint64))
+    arrays.append(np.broadcast_to(np.asarray(nbytes, dtype=np.uint64), len(targets)).copy())
     made = op(
         "copy_batch",
         targets=arrays[0].ctypes.data,
@@ -163,7 +163,7 @@ class GatherShape:
 
 @dataclass(frozen=True)
 class GatherLists:
-    """Lists of rows on the GPU; lists of ``length`` for each of ``requests``."""
+    """Lists of rows on the GPU for one call or several: ``length`` for each of ``requests``."""
 
     target_rows: Memory
     source_rows: Memory
@@ -179,21 +179,24 @@ class GatherLists:
         source_rows: NDArray[Any],
         counts: NDArray[Any] | None = None,
     ) -> GatherLists:
-        """From arrays [requests, list]; all rows of a list unless ``counts`` [requests] says fewer."""
-        requests, length = target_rows.shape
-        counts = np.full(requests, length) if counts is None else counts
+        """From arrays [..., requests, list]; whole lists unless ``counts`` [..., requests] says fewer."""
+        *_, requests, length = target_rows.shape
+        counts = np.full(target_rows.shape[:-1], length) if counts is None else counts
         put = (library.put(a.astype(np.int32)) for a in (target_rows, source_rows, counts))
         return cls(next(put), next(put), next(put), requests, length)
 
-    def op(self, shape: GatherShape, target: Memory, source: Memory, row_bytes: int, **on: int) -> Op:
-        """Fetch the listed rows from ``source`` to ``target``."""
+    def op(
+        self, shape: GatherShape, target: Memory, source: Memory, row_bytes: int, *, call: int = 0, **on: int
+    ) -> Op:
+        """Fetch the rows of this call's lists from ``source`` to ``target``."""
+        first = 4 * call * self.requests
         return op(
             "gather" if shape.method == "loads" else "gather_bulk",
             target=target.address,
             source=source.address,
-            target_rows=self.target_rows.address,
-            source_rows=self.source_rows.address,
-            counts=self.counts.address,
+            target_rows=self.target_rows.address + first * self.length,
+            source_rows=self.source_rows.address + first * self.length,
+            counts=self.counts.address + first,
             requests=self.requests,
             list=self.length,
             row_bytes=row_bytes,
@@ -207,7 +210,8 @@ class GatherLists:
 class Resolver:
     """Resolver state of ``layers`` layers on the GPU, each [requests, hot_rows], with one set of tables.
 
-    ``tables`` has one entry a request. All layers begin with empty slots.
+    ``tables`` has one entry a request. All layers begin alike: with ``owners`` [requests, hot_rows] in the
+    slots, the first the oldest; empty without.
     """
 
     def __init__(
@@ -218,9 +222,10 @@ class Resolver:
         k: int,
         hot_rows: int,
         layers: int = 1,
+        owners: NDArray[Any] | None = None,
         allocate: Allocate | None = None,
     ) -> None:
-        self.requests, self.k, self.hot_rows, self.layers = len(tables), k, hot_rows, layers
+        self.requests, self.k, self.hot_rows = len(tables), k, hot_rows
         self.blocks = len(tables[0].host)
         put = library.put
         self._library = library
@@ -228,9 +233,9 @@ class Resolver:
             put(np.stack([getattr(t, name) for t in tables]).astype(np.int32))
             for name in ("host", "resident", "hot")
         )
-        cells = layers * self.requests
-        self.owners = put(np.full((cells, hot_rows), -1, np.int32))
-        self.lru = put(np.tile(np.arange(hot_rows, dtype=np.int16), (cells, 1)))
+        owners = np.full((self.requests, hot_rows), -1) if owners is None else owners
+        self.owners = library.repeat(owners.astype(np.int32), layers)
+        self.lru = library.repeat(np.arange(hot_rows, dtype=np.int16), layers * self.requests)
         self.totals = put(np.zeros(3, np.uint64))
         allocate = allocate or library.empty
         out_bytes = 4 * self.requests * k
@@ -245,17 +250,21 @@ class Resolver:
         self,
         selected: Memory,
         *,
+        call: int = 0,
         layer: int = 0,
         row_bytes: int = 0,
         gpu_pool: Memory | None = None,
         host_pool: Memory | None = None,
         **on: int,
     ) -> Op:
-        """One step of one layer; with ``row_bytes`` the fused kernel, which fetches the rows, too."""
+        """One step of one layer; with ``row_bytes`` the fused kernel, which fetches the rows, too.
+
+        ``call`` counts selections [requests, k] in ``selected``.
+        """
         cell = layer * self.requests * self.hot_rows
         return op(
             "resolve",
-            selected=selected.address,
+            selected=selected.address + 4 * call * self.requests * self.k,
             host_blocks=self._host.address,
             resident_blocks=self._resident.address,
             hot_blocks=self._hot.address,
@@ -337,7 +346,7 @@ class Indexer:
         allocate: Allocate | None = None,
     ) -> None:
         self.requests, self.heads, self.stride = len(lengths), heads, stride
-        self._blocks_per_request = blocks.shape[1]
+        self._blocks_per_request = blocks.shape[-1]  # [..., requests, pages]
         self._lengths = library.put(lengths.astype(np.int32))
         self._blocks = library.put(blocks.astype(np.int32))
         self.queries = library.empty(self.requests * heads * 128)
@@ -345,14 +354,14 @@ class Indexer:
         library.run([fill(self.queries, seed=11, **E4M3_WORDS), fill(self.weights, seed=12, **FLOAT_WORDS)])
         self.scores = (allocate or library.empty)(4 * self.requests * stride)
 
-    def op(self, keys: Memory, *, ctas: int, **on: int) -> Op:
-        """Score all tokens; ``ctas`` a request."""
+    def op(self, keys: Memory, *, ctas: int, call: int = 0, **on: int) -> Op:
+        """Score all tokens; ``ctas`` a request; ``call`` counts tables of pages."""
         return op(
             "indexer",
             queries=self.queries.address,
             weights=self.weights.address,
             keys=keys.address,
-            blocks=self._blocks.address,
+            blocks=self._blocks.address + 4 * call * self.requests * self._blocks_per_request,
             lengths=self._lengths.address,
             scores=self.scores.address,
             requests=self.requests,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hisparse_sim.calibration.bench import oracles
 from hisparse_sim.calibration.bench.abi import Op
 from hisparse_sim.calibration.bench.checks.workbench import Bench
-from hisparse_sim.calibration.bench.library import HOST, UNSUPPORTED, GpuError, Memory
+from hisparse_sim.calibration.bench.library import HOST, GpuError, Memory
 from hisparse_sim.calibration.bench.operations import (
     ROW_BYTES,
     GatherLists,
@@ -83,9 +83,9 @@ def check_copies(b: Bench) -> None:
         try:
             b.library.run(ops(target))
         except GpuError as error:
-            if error.code != UNSUPPORTED:
+            if error.fatal or what != "batch of copies":
                 raise
-            continue  # a CUDA without batches: they will not be timed either
+            continue  # a CUDA or driver without batches, which then will not be timed either
         wanted = b.poisoned((target.nbytes,), np.uint8)
         for t, s in zip(order, sources, strict=True):
             wanted[t : t + run] = content[s : s + run]
