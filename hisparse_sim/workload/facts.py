@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
 
 from hisparse_sim.workload.lengths import Floats, Ints
-from hisparse_sim.workload.request import BlockHashes, Session, Workload
+from hisparse_sim.workload.request import BlockHashes, RequestSpec, Session, Workload
 from hisparse_sim.workload.tally import Tally, TimeBins
-from hisparse_sim.workload.traces.batch import Batch
+from hisparse_sim.workload.traces.batch import Batch, Mask
 from hisparse_sim.workload.traces.flat import FlatTrace
 from hisparse_sim.workload.unlimited_cache import UnlimitedCache
 
-_TOKENS = 2**40 - 1
-"""More than any prompt has: a group and a number of tokens share one whole number."""
+_TOGETHER, _IDS_TOGETHER = 4096, 2**18
+"""Requests, and ids of blocks of them, that are counted at a time."""
 
 
 def describe(workload: Workload) -> dict[str, Any]:
@@ -43,6 +42,12 @@ class Facts:
         self.priorities: Counter[int] = Counter()
         self.notes: list[str] = []
         self._cache = UnlimitedCache()
+        self._starts_s: list[float] = []
+        self._sizes: list[int] = []
+        self._asked: list[RequestSpec] = []
+        self._asked_ids = 0
+        self._open_session: int | None = None
+        self._open_turns = 0
         self._last_s: float | None = None
         self._timed = True
 
@@ -50,45 +55,64 @@ class Facts:
     def of(cls, workload: Workload) -> Facts:
         """Of all of a workload. Raises InputError where a trace that was not checked is wrong."""
         facts = cls(workload.concurrency)
-        if isinstance(workload, FlatTrace) and workload.simple:
+        if isinstance(workload, FlatTrace) and workload.in_batches:
             block_tokens = workload.layout.format.block_tokens if workload.layout else None
             for batch in workload.batches():
                 facts.add_batch(batch, block_tokens)
         else:
             for session in workload.sessions():
                 facts.add(session)
+        facts.close()
         facts.notes = list(workload.notes)
         return facts
 
     def add(self, session: Session) -> None:
         """Count a session."""
         requests = session.requests
-        hits = [self._cache.hit_tokens(request) for request in requests]
-        self.sessions += 1
-        self.turns.add(np.array([len(requests)]))
-        for request, hit in zip(requests, hits, strict=True):
+        if name := session.tags.get("tenant"):
+            self.tenants[name] += 1
+        self._starts_s.append(np.nan if session.start_s is None else session.start_s)
+        self._sizes.append(len(requests))
+        self._asked += requests
+        self._asked_ids += sum(len(r.content.ids) for r in requests if isinstance(r.content, BlockHashes))
+        if len(self._asked) >= _TOGETHER or self._asked_ids >= _IDS_TOGETHER:
+            self._count_asked()
+
+    def close(self) -> None:
+        """Count what waits for more to come; the stream is over."""
+        self._count_asked()
+        if self._open_session is not None:
+            self.turns.add(np.array([self._open_turns]))
+            self._open_session = None
+
+    def _count_asked(self) -> None:
+        """Count the requests of ``add``: many at a time, as each time costs more than a request."""
+        self.sessions += len(self._sizes)
+        self.turns.add(np.array(self._sizes, dtype=np.int64))
+        self._add_arrivals(np.array(self._starts_s, dtype=np.float64))
+        asked = self._asked
+        self._starts_s, self._sizes, self._asked, self._asked_ids = [], [], [], 0
+        hits = self._cache.hit_tokens(asked)
+        for request, hit in zip(asked, hits.tolist(), strict=True):
             if isinstance(request.content, BlockHashes):
                 blocks = -(-request.prompt_tokens // request.content.block_tokens)
                 self.blocks += blocks
                 full_hit = hit + 1 == request.prompt_tokens
                 self.hit_blocks += blocks if full_hit else hit // request.content.block_tokens
-            self.priorities[request.priority] += 1
-        self.think_time_s.add(np.array([r.delay_s for r in requests if r.after], dtype=np.float64))
-        if name := session.tags.get("tenant"):
-            self.tenants[name] += 1
-        self._add_requests(
-            np.array([r.prompt_tokens for r in requests]),
-            np.array([r.output_tokens for r in requests]),
-            np.array(hits),
-        )
-        start_s = np.nan if session.start_s is None else session.start_s
-        self._add_arrivals(np.array([start_s], dtype=np.float64))
+        self.priorities.update(request.priority for request in asked)
+        self.think_time_s.add(np.array([r.delay_s for r in asked if r.after], dtype=np.float64))
+        prompts = np.array([r.prompt_tokens for r in asked], dtype=np.int64)
+        self._add_requests(prompts, np.array([r.output_tokens for r in asked], dtype=np.int64), hits)
 
     def add_batch(self, batch: Batch, block_tokens: int | None) -> None:
-        """Count rows that are sessions of their own; ``block_tokens`` of their ids."""
+        """Count rows, whose ids have ``block_tokens``.
+
+        Each is a session of its own unless rows say how long after each other they come.
+        """
         if not len(batch):
             return
         hits = np.zeros(len(batch), dtype=np.int64)
+        sessions, named = _bits_of(batch, "session")
         if batch.ids is not None and block_tokens:
             blocks = self._cache.hit_blocks(batch.copy, batch.ids)
             prompt_blocks = -(-batch.prompt_tokens // block_tokens)
@@ -96,14 +120,37 @@ class Facts:
             self.hit_blocks += int(np.minimum(blocks, prompt_blocks).sum())
             hits = np.minimum(blocks * block_tokens, batch.prompt_tokens - 1)
         elif "session" in batch.more or "prefix_tokens" in batch.more:
-            hits = self._said_before(batch)
-        for priority, times in Counter(batch.more.get("priority", [None] * len(batch))).items():
-            self.priorities[priority or 0] += times
-        self.tenants.update(filter(None, batch.more.get("tenant", ())))
-        self.sessions += len(batch)
-        self.turns.add(np.ones(len(batch), dtype=np.int64))
+            hits = self._said_before(batch, sessions, named)
+        for priority, times in zip(*np.unique(batch.numbers("priority"), return_counts=True), strict=True):
+            self.priorities[int(priority)] += int(times)
         self._add_requests(batch.prompt_tokens, batch.output_tokens, hits)
-        self._add_arrivals(batch.arrival_s)
+        if "delay_s" in batch.more:
+            self._add_played(batch, sessions, named)
+        else:
+            self._add_sessions(batch, np.arange(len(batch)))
+            self.turns.add(np.ones(len(batch), dtype=np.int64))
+
+    def _add_played(self, batch: Batch, sessions: Ints, named: Mask) -> None:
+        """Rows that wait for the one above them if it is of their session."""
+        ids, has_id = _bits_of(batch, "id")
+        alone = np.where(has_id, ids, _mixed(_LINE, batch.lines))
+        session = _mixed(batch.copy, np.where(named, sessions, alone))
+        goes_on = self._open_session == int(session[0])
+        begins = np.append(not goes_on, session[1:] != session[:-1])
+        starts = np.flatnonzero(begins)
+        self._add_sessions(batch, starts)
+        self.think_time_s.add(batch.numbers("delay_s", np.float64)[~begins])
+        turns = np.diff(np.concatenate(([0], starts, [len(batch)])))
+        turns[0] += self._open_turns
+        self.turns.add(turns[:-1][turns[:-1] > 0])
+        self._open_session, self._open_turns = int(session[-1]), int(turns[-1])
+
+    def _add_sessions(self, batch: Batch, starts: Ints) -> None:
+        """Those that begin with some of the rows."""
+        self.sessions += len(starts)
+        self._add_arrivals(batch.arrival_s[starts])
+        if (tenants := batch.values("tenant")) is not None:
+            self.tenants.update(tenants[start] for start in starts.tolist() if tenants[start])
 
     def summary(self) -> dict[str, Any]:
         """All as plain values; an undefined one is null.
@@ -141,8 +188,8 @@ class Facts:
         self.hit_tokens += int(hits.sum())
 
     def _add_arrivals(self, times_s: Floats) -> None:
-        if not self._timed or np.any(np.isnan(times_s)):
-            self._timed = False
+        self._timed = self._timed and not np.any(np.isnan(times_s))
+        if not self._timed or not len(times_s):
             return
         self.arrivals.add(times_s)
         before = times_s[:1] if self._last_s is None else np.array([self._last_s])
@@ -150,40 +197,46 @@ class Facts:
         self.gap_s.add(gaps_s if self._last_s is not None else gaps_s[1:])
         self._last_s = float(times_s[-1])
 
-    def _said_before(self, batch: Batch) -> Ints:
+    def _said_before(self, batch: Batch, sessions: Ints, named: Mask) -> Ints:
         """Hits of rows that name a prefix or a session: those that ``UnlimitedCache`` finds row by row."""
-        count, prompts = len(batch), batch.prompt_tokens
-        nothing: list[Any] = [None] * count
-        groups, group_of = _distinct(batch.more.get("prefix_group", nothing))
-        sessions, session_of = _distinct(batch.more.get("session", nothing))
-        prefixes = np.array(batch.more.get("prefix_tokens", nothing), dtype=np.float64)  # none is NaN
-        shared = np.minimum(np.nan_to_num(prefixes).astype(np.int64), prompts)
-        keys: list[Hashable] = [("prefix", batch.copy, group) for group in groups]
-        before = self._cache.said_before(keys, group_of, shared)
+        shared = np.minimum(batch.numbers("prefix_tokens"), batch.prompt_tokens)
+        groups = np.where(shared > 0, _bits_of(batch, "prefix_group")[0], 0)
+        before = self._cache.said_before(_mixed(_PREFIX, batch.copy, groups), shared)
         hits = np.minimum(before, shared)
-        named = np.array([session is not None for session in sessions])[session_of]
-        # Rows of one session go on from each other where they begin with the same prefix.
-        begins, begin_of = np.unique((np.where(shared > 0, group_of, 0) << 40) + shared, return_inverse=True)
-        pairs = session_of[named] * len(begins) + begin_of[named]
-        streams, stream_of = np.unique(pairs, return_inverse=True)
-        prefix_of = [
-            (batch.copy, groups[begin >> 40] if begin & _TOKENS else None, begin & _TOKENS)
-            for begin in begins.tolist()
-        ]
-        which_session, which_begin = np.divmod(streams, len(begins))
-        keys = [
-            (sessions[s], prefix_of[b])
-            for s, b in zip(which_session.tolist(), which_begin.tolist(), strict=True)
-        ]
-        own = (prompts + batch.output_tokens - shared)[named]
-        before_own = self._cache.said_before(keys, stream_of, own)
-        hits[named] += np.where(hits[named] == shared[named], before_own, 0)
-        return np.minimum(hits, prompts - 1)
+        if named.any():
+            # Rows of one session go on from each other where they begin with the same prefix.
+            streams = _mixed(_SESSION, batch.copy, groups, shared, sessions)[named]
+            own = self._cache.said_before(
+                streams, (batch.prompt_tokens + batch.output_tokens - shared)[named]
+            )
+            hits[named] += np.where(hits[named] == shared[named], own, 0)
+        return np.asarray(np.minimum(hits, batch.prompt_tokens - 1))
 
 
-def _distinct(values: list[Any]) -> tuple[list[Any], Ints]:
-    """The different values, and which each one is."""
+_PREFIX, _SESSION, _LINE = 1, 2, 3
+"""What bits stand for, so that a group and a session of one name are two."""
+
+
+def _mixed(*parts: Ints | int) -> Ints:
+    """64 bits for what several numbers say together; two that differ give the same once in 2^64 pairs."""
+    bits = np.zeros(1, dtype=np.uint64)
+    for part in parts:
+        # A step of 64-bit FNV-1a with the odd multiplier of splitmix64 (Steele, Lea, Flood 2014).
+        bits = (bits ^ np.asarray(part, dtype=np.int64).astype(np.uint64)) * np.uint64(0xBF58476D1CE4E5B9)
+        bits ^= bits >> np.uint64(31)
+    return bits.view(np.int64)
+
+
+def _bits_of(batch: Batch, name: str) -> tuple[Ints, Mask]:
+    """64 bits for the text of each row in a column, and which rows have one."""
     import pyarrow as pa
 
-    encoded = pa.array(values, type=pa.string()).dictionary_encode(null_encoding="encode")
-    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64)
+    column = batch.more.get(name)
+    if column is None:
+        return np.zeros(len(batch), dtype=np.int64), np.zeros(len(batch), dtype=bool)
+    texts = (pa.array(column, pa.string()) if isinstance(column, list) else column).dictionary_encode()
+    different = texts.dictionary.to_pylist()
+    bits = np.fromiter(map(hash, [*different, ""]), dtype=np.int64, count=len(different) + 1)
+    return bits[texts.indices.fill_null(len(different)).to_numpy()], np.asarray(
+        texts.is_valid().to_numpy(zero_copy_only=False)
+    )

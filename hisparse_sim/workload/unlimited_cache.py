@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hisparse_sim.workload.lengths import Ints
+from hisparse_sim.workload.remembered import Recent, RecentNumbers
 from hisparse_sim.workload.request import BlockHashes, RequestSpec, Segment
-from hisparse_sim.workload.traces.batch import IdLists, Recent
+from hisparse_sim.workload.traces.batch import IdLists
 
 _SCOPES = 100_000
 _STREAMS = 200_000
@@ -26,17 +27,24 @@ class UnlimitedCache:
 
     def __init__(self) -> None:
         self._ids: Recent[SeenIds] = Recent(_SCOPES)
-        self.lengths: Recent[int] = Recent(_STREAMS)
+        self._lengths: Recent[int] = Recent(_STREAMS)
+        self._streams = RecentNumbers(_STREAMS)
 
-    def hit_tokens(self, request: RequestSpec) -> int:
-        """Prompt tokens that were said before, at most all but the last; remembers the request."""
-        content = request.content
-        if isinstance(content, BlockHashes):
-            hits = self.hit_blocks(content.scope, IdLists(content.ids, np.array([len(content.ids)])))
-            hit = int(hits[0]) * content.block_tokens
-        else:
-            hit = self._hit_segments(content)
-        return min(hit, request.prompt_tokens - 1)
+    def hit_tokens(self, requests: Sequence[RequestSpec]) -> Ints:
+        """Prompt tokens of each that were said before, at most all but the last; remembers the requests."""
+        hits = np.zeros(len(requests), dtype=np.int64)
+        by_scope: dict[tuple[Hashable, int], list[int]] = {}
+        for place, request in enumerate(requests):
+            content = request.content
+            if isinstance(content, BlockHashes):
+                by_scope.setdefault((content.scope, content.block_tokens), []).append(place)
+            else:
+                hits[place] = self._hit_segments(content)
+        for (scope, block_tokens), places in by_scope.items():
+            ids = [requests[place].content.ids for place in places]  # type: ignore[union-attr]
+            ends = np.cumsum([len(of_one) for of_one in ids], dtype=np.int64)
+            hits[places] = block_tokens * self.hit_blocks(scope, IdLists(np.concatenate(ids), ends))
+        return np.minimum(hits, np.array([request.prompt_tokens for request in requests], dtype=np.int64) - 1)
 
     def hit_blocks(self, scope: Hashable, ids: IdLists) -> Ints:
         """For each request, how many of its ids come first that were known; remembers all."""
@@ -46,28 +54,26 @@ class UnlimitedCache:
             self._ids.put(scope, seen)
         return seen.known_first(ids)
 
-    def said_before(self, keys: Sequence[Hashable], which: Ints, tokens: Ints) -> Ints:
+    def said_before(self, streams: Ints, tokens: Ints) -> Ints:
         """For each of many requests, how much of its stream was said before it; remembers all.
 
-        Request i says ``tokens[i]`` of the stream ``keys[which[i]]``.
+        Request i says ``tokens[i]`` of the stream that the 64 bits of ``streams[i]`` stand for.
         """
-        if not len(which):
+        if not len(streams):
             return np.zeros(0, dtype=np.int64)
-        get = self.lengths.get
-        known = np.array([get(key) or 0 for key in keys], dtype=np.int64)
-        order = np.argsort(which, kind="stable")
-        stream = which[order]
+        order = np.argsort(streams, kind="stable")
+        ordered = streams[order]
+        first = np.append(True, ordered[1:] != ordered[:-1])
+        keys = ordered[first]
+        known = self._streams.get(keys, 0)
+        stream = np.cumsum(first) - 1
         # A running maximum within each stream: the streams lie apart by more than any has tokens.
-        apart = stream << 40
+        apart = stream << 41
         longest = np.maximum(tokens[order], known[stream]) + apart
         longest = np.maximum.accumulate(longest) - apart
-        first = np.diff(stream, prepend=-1) > 0
-        before = np.empty(len(which), dtype=np.int64)
+        before = np.empty(len(streams), dtype=np.int64)
         before[order] = np.where(first, known[stream], np.roll(longest, 1))
-        last = np.flatnonzero(np.append(first[1:], True))
-        grown = last[longest[last] > known[stream[last]]]
-        for index, length in zip(stream[grown].tolist(), longest[grown].tolist(), strict=True):
-            self.lengths.put(keys[index], length)
+        self._streams.put(keys, longest[np.append(first[1:], True)])
         return before
 
     def _hit_segments(self, content: tuple[Segment, ...]) -> int:
@@ -75,12 +81,12 @@ class UnlimitedCache:
         hit, matching = 0, True
         for segment in content:
             key = (*path, segment.stream, segment.start)
-            known = self.lengths.get(key) or 0
+            known = self._lengths.get(key) or 0
             if matching:
                 hit += min(known, segment.length)
                 matching = known >= segment.length
             if segment.length > known:
-                self.lengths.put(key, segment.length)
+                self._lengths.put(key, segment.length)
             path = (*path, segment)
         return hit
 

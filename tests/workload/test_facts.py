@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,12 +17,14 @@ from hypothesis import strategies as st
 from hisparse_sim.scenario.workload import AgenticCodingSpec, TraceSpec
 from hisparse_sim.workload import make_workload
 from hisparse_sim.workload.facts import Facts, describe
+from hisparse_sim.workload.remembered import Recent, RecentNames, RecentNumbers
 from hisparse_sim.workload.request import BlockHashes, RequestSpec
 from hisparse_sim.workload.tally import Tally, TimeBins
-from hisparse_sim.workload.traces import lines, open_trace
-from hisparse_sim.workload.traces.batch import IdLists, Recent
+from hisparse_sim.workload.traces import lines, open_trace, parquet
+from hisparse_sim.workload.traces.batch import IdLists
 from hisparse_sim.workload.traces.flat import FlatTrace
 from hisparse_sim.workload.traces.lines import read_json_lines, read_table
+from hisparse_sim.workload.traces.parquet import read_parquet
 from hisparse_sim.workload.unlimited_cache import SeenIds, UnlimitedCache
 
 
@@ -99,6 +103,47 @@ def test_what_is_remembered_has_a_bound() -> None:
     assert [key for key in range(1, 8) if recent.get(key)] == [1, 5, 6, 7] or recent.get(7) == 7
 
 
+@given(st.lists(st.lists(st.sampled_from(["a", "b", "c", "d", None]), max_size=6), max_size=6))
+def test_a_name_that_came_before_is_found(batches: list[list[str | None]]) -> None:
+    names, before = RecentNames(100), set[str | None]([None])
+    for batch in batches:
+        expected = []
+        for place, name in enumerate(batch):
+            expected += [place] if name in before and name is not None else []
+            before.add(name)
+        assert names.repeated(batch) == expected
+
+
+@given(st.integers(1, 9), st.lists(st.lists(st.integers(0, 60), max_size=9), max_size=12))
+def test_names_are_remembered_for_so_long_at_least(size: int, batches: list[list[int]]) -> None:
+    names, before = RecentNames(size), list[int]()
+    for batch in batches:
+        found = set(names.repeated([str(i) for i in batch]))
+        lately = before[len(before) - size :] if len(before) > size else before
+        assert {place for place, i in enumerate(batch) if i in lately} <= found
+        assert all(batch[place] in before + batch[:place] for place in found)
+        before += batch
+
+
+@given(st.lists(st.dictionaries(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 9), st.integers(0, 99))))
+def test_numbers_are_remembered_by_key(batches: list[dict[int, int]]) -> None:
+    numbers, known = RecentNumbers(10_000), dict[int, int]()
+    for batch in batches:
+        keys = np.array(sorted(batch), dtype=np.int64)
+        assert numbers.get(keys, -1).tolist() == [known.get(key, -1) for key in sorted(batch)]
+        numbers.put(keys, np.array([batch[key] for key in sorted(batch)], dtype=np.int64))
+        known |= batch
+
+
+def test_numbers_that_nobody_asks_for_are_forgotten() -> None:
+    numbers = RecentNumbers(3)
+    for key in range(1, 9):
+        numbers.put(np.array([key]), np.array([10 * key]))
+        assert numbers.get(np.array([1]), 0).tolist() == [10]
+    found = numbers.get(np.arange(1, 9), 0).tolist()
+    assert found[0] == 10 and found[6:] == [70, 80] and 3 <= np.count_nonzero(found) <= 6
+
+
 class Slow:
     """Reads line by line whatever comes."""
 
@@ -115,11 +160,11 @@ rows = st.lists(
     st.fixed_dictionaries(
         {"arrival_s": st.floats(0, 1e6) | st.integers(0, 10**6), "prompt_tokens": st.integers(-1, 10**6)},
         optional={
-            "output_tokens": st.integers(0, 10**5) | st.just(7.0),
+            "output_tokens": st.integers(0, 10**5) | st.sampled_from([7.0, 7.5, None]),
             "session": st.sampled_from(["a", "b, c", "", 'd"', "é", None]) | st.integers(0, 9),
             "prefix_group": st.sampled_from(["g", None]),
             "prefix_tokens": st.sampled_from([None, 3, 50]),
-            "priority": st.integers(-3, 3) | st.none(),
+            "priority": st.integers(-3, 3) | st.sampled_from([None, 2.0]),
             "model": st.sampled_from(["x", [1, {"y": 2}], None, 1.5]),
         },
     ),
@@ -139,7 +184,7 @@ def columns(batches: Any) -> Any:
             "output": batch.output_tokens.tolist(),
             "problems": batch.problems,
         }
-        for name, values in (named | batch.more).items():
+        for name, values in (named | {name: batch.values(name) for name in batch.more}).items():
             found.setdefault(name, []).extend(values)
         if batch.ids is not None:
             found.setdefault("ids", []).extend(batch.ids.of(i).tolist() for i in range(len(batch)))
@@ -168,7 +213,61 @@ def test_both_lanes_read_the_same_of_lines(tmp_path_factory: pytest.TempPathFact
         assert columns(read_json_lines(path, fields)) == fast
 
 
-cells = st.sampled_from(["1", "25", "", "null", "x", "1.5", "-3", '"7"', '"a,b"'])
+def test_only_pieces_with_something_odd_are_read_line_by_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, count = tmp_path / "t.jsonl", 20_000
+    made: list[Any] = [
+        {"created": i, "usage": {"prompt_tokens": 9, "completion_tokens": 7.0}} for i in range(count)
+    ]
+    made[700]["usage"] = None
+    made[15_000]["created"] = "2023-11-16 18:17:03"
+    path.write_text("".join(json.dumps(row) + "\n" for row in made))
+    slowly: list[int] = []
+    line_by_line = lines._line_by_line
+
+    def counted(block: Any, *rest: Any) -> Any:
+        slowly.append(block.text.count(b"\n"))
+        return line_by_line(block, *rest)
+
+    monkeypatch.setattr(lines, "_line_by_line", counted)
+    fields = {
+        "arrival_s": "created",
+        "prompt_tokens": "usage.prompt_tokens",
+        "output_tokens": "usage.completion_tokens",
+    }
+    found = columns(read_json_lines(path, fields))
+    assert 1 <= sum(slowly) < count / 10
+    assert found["problems"] == [(701, "'usage.prompt_tokens' is missing")]
+    assert found["lines"] == [line for line in range(1, count + 1) if line != 701]
+    with Slow():
+        assert columns(read_json_lines(path, fields)) == found
+
+
+@settings(max_examples=100, deadline=None)
+@given(rows)
+def test_both_lanes_read_the_same_of_parquet(
+    tmp_path_factory: pytest.TempPathFactory, made: list[Any]
+) -> None:
+    path = tmp_path_factory.mktemp("lanes") / "t.parquet"
+    names = [field for field in FIELDS if any(field in row for row in made)]
+    for row in made:
+        row["session"] = str(row["session"]) if row.get("session") is not None else None
+    pq.write_table(pa.table({name: [row.get(name) for row in made] for name in names}), path)
+    fields = {name: name for name in names}
+    if "output_tokens" not in fields:
+        return
+    fast = columns(read_parquet(path, fields))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parquet, "batch_of", refuse)
+        assert columns(read_parquet(path, fields)) == fast
+
+
+def refuse(*_: object) -> None:
+    raise ValueError("slowly")
+
+
+cells = st.sampled_from(["1", "25", "", "null", "x", "1.5", "7.0", "1e3", "nan", " 4", "-3", '"7"', '"a,b"'])
 
 
 @settings(max_examples=150, deadline=None)
@@ -220,33 +319,55 @@ def test_nested_fields_and_ids_go_the_fast_lane(tmp_path: Path) -> None:
             st.sampled_from([None, "s", "t"]),
             st.sampled_from([None, "g", "h"]),
             st.sampled_from([None, 0, 20, 100]),
+            st.sampled_from([None, "gold", "free"]),
+            st.sampled_from([None, 0, 2.5, 7]),
         ),
         min_size=1,
         max_size=25,
     ),
     st.integers(1, 2),
+    st.booleans(),
+    st.booleans(),
 )
 def test_batches_and_sessions_have_the_same_facts(
-    tmp_path_factory: pytest.TempPathFactory, made: list[tuple[Any, ...]], repeat: int
+    tmp_path_factory: pytest.TempPathFactory,
+    made: list[tuple[Any, ...]],
+    repeat: int,
+    played: bool,
+    ids: bool,
 ) -> None:
-    names = ("prompt_tokens", "output_tokens", "session", "prefix_group", "prefix_tokens")
+    names = (
+        "prompt_tokens",
+        "output_tokens",
+        "session",
+        "prefix_group",
+        "prefix_tokens",
+        "tenant",
+        "delay_s",
+    )
+    names = names[: 7 if played else 6]
     path = tmp_path_factory.mktemp("facts") / "t.jsonl"
     path.write_text(
         "".join(
-            json.dumps({"arrival_s": i} | dict(zip(names, row, strict=True))) + "\n"
+            json.dumps(
+                {"arrival_s": i} | dict(zip(names, row, strict=False)) | ({"id": f"s{i}"} if ids else {})
+            )
+            + "\n"
             for i, row in enumerate(made)
         )
     )
     workload = open_trace(TraceSpec(path=path, repeat=repeat), 0)
-    assert isinstance(workload, FlatTrace) and workload.simple
+    assert isinstance(workload, FlatTrace) and workload.in_batches
     one_by_one = Facts()
     for session in workload.sessions():
         one_by_one.add(session)
+    one_by_one.close()
     assert Facts.of(workload).summary() == one_by_one.summary()
     in_parts = Facts()
     for batch in workload.batches():
         for part in np.array_split(np.arange(len(batch)), 3):
             in_parts.add_batch(batch.take(part), None)
+    in_parts.close()
     assert in_parts.summary() == one_by_one.summary()
 
 
@@ -255,7 +376,7 @@ def test_the_bound_is_that_of_a_cache_without_a_limit() -> None:
 
     def hit(ids: list[int], tokens: int) -> int:
         content = BlockHashes("s", np.array(ids), 64)
-        return cache.hit_tokens(RequestSpec("r", tokens, 1, content))
+        return int(cache.hit_tokens([RequestSpec("r", tokens, 1, content)])[0])
 
     assert [hit([1, 2], 130), hit([1, 2, 3], 200), hit([1, 2, 3], 192), hit([1, 9], 130)] == [0, 128, 191, 64]
 

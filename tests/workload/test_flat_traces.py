@@ -259,6 +259,7 @@ TABLE = "arrival_s,prompt_tokens,output_tokens\n"
         ("t.jsonl", lines(GOOD, plain(2, None)), ":2", "'prompt_tokens' is missing"),
         ("t.jsonl", lines(GOOD, plain(2, 9, -1)), ":2", "the output has -1 tokens"),
         ("t.jsonl", lines(GOOD, plain(2, 9.5)), ":2", "'prompt_tokens' is 9.5; it must be a whole number"),
+        ("t.jsonl", lines(GOOD, plain(2, 9, prefix_tokens=-3)), ":2", "prefix_tokens is -3; it must be 0 or"),
         ("t.jsonl", lines(GOOD, plain(2, "x")), ":2", "'prompt_tokens' is 'x'; it must be a number"),
         ("t.jsonl", lines(GOOD, plain(2, True)), ":2", "'prompt_tokens' is True"),
         ("t.jsonl", lines(GOOD, '{"arrival_s": 2, "prompt_tokens": 10'), ":2", "is not a whole JSON object"),

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hisparse_sim.scenario.workload import MAX_COUNT, MAX_S
-from hisparse_sim.workload.lengths import Floats
+from hisparse_sim.workload.lengths import Floats, Ints
 from hisparse_sim.workload.traces.batch import Batch, IdLists
 from hisparse_sim.workload.traces.blocks import Block
 from hisparse_sim.workload.traces.rows import KINDS, MAX_CLOCK, YEARS, clock, id_list, pause, text, whole
@@ -23,6 +23,8 @@ Lane = Callable[[Block], Batch | None]
 """The columns of a block, or none if it must be read line by line."""
 
 _PIECE_BYTES = 2**20
+_EVERY = ("arrival_s", "prompt_tokens", "output_tokens", "hash_ids")
+_MAX_DATE_S = float(np.datetime64(str(YEARS[1] + 1), "s").astype(np.int64))
 
 
 def json_lane(line: bytes, fields: Mapping[str, str]) -> Lane | None:
@@ -46,7 +48,7 @@ def json_lane(line: bytes, fields: Mapping[str, str]) -> Lane | None:
             return None
         try:
             table = pa_json.read_json(pa.py_buffer(block.text), read_options=read, parse_options=parse)
-            return _batch(block, {field: _column(table, name) for field, name in fields.items()})
+            return _batch(block, {field: _column(table, name) for field, name in fields.items()}, fields)
         except (pa.ArrowException, ValueError):
             return None
 
@@ -76,7 +78,7 @@ def table_lane(line: bytes, header: Sequence[str], fields: Mapping[str, str]) ->
             return None
         try:
             table = pa_csv.read_csv(pa.py_buffer(block.text), read_options=read, convert_options=convert)
-            return _batch(block, {field: table.column(name) for field, name in fields.items()})
+            return _batch(block, {field: table.column(name) for field, name in fields.items()}, fields)
         except (pa.ArrowException, ValueError):
             return None
 
@@ -92,9 +94,7 @@ def _type(field: str, example: Any) -> Any:
         return pa.string() if isinstance(example, str) else pa.float64()
     if kind is text:
         return pa.int64() if isinstance(example, int) else pa.string()
-    if kind is whole:
-        return pa.int64()
-    if kind is pause:
+    if kind in (whole, pause):  # 7.0 is a whole number, too
         return pa.float64()
     return pa.list_(pa.int64()) if kind is id_list else None
 
@@ -131,33 +131,75 @@ def _at(row: Any, name: str) -> Any:
     return row
 
 
-def _batch(block: Block, columns: dict[str, Any]) -> Batch:
-    """The block as columns. Raises ValueError if a line has no row or a needed value is missing."""
+def _batch(block: Block, columns: dict[str, Any], fields: Mapping[str, str]) -> Batch:
+    """The block as columns. Raises ValueError if a line has no row."""
     count = block.text.count(b"\n") + (not block.text.endswith(b"\n"))
     if any(len(column) != count for column in columns.values()):
         raise ValueError("lines without a row")
-    prompts, outputs = columns.pop("prompt_tokens"), columns.pop("output_tokens")
-    if prompts.null_count or outputs.null_count:
-        raise ValueError("missing lengths")
-    if max(prompts.to_numpy().max(), outputs.to_numpy().max()) > MAX_COUNT:
-        raise ValueError("too large")
+    return batch_of(np.arange(block.line, block.line + count, dtype=np.int64), columns, fields)
+
+
+def batch_of(lines: Ints, columns: dict[str, Any], fields: Mapping[str, str]) -> Batch:
+    """Columns of Arrow as a batch; rows without a length are among its ``problems``.
+
+    ``fields``: the name of each column in the file. Raises ValueError or ArrowException if there is
+    anything in a column that the field cannot be, or that only the slow lane reads.
+    """
+    columns = {field: _joined(column) for field, column in columns.items()}
+    if slow := [field for field in columns if field not in _EVERY and KINDS[field] not in _READ]:
+        raise ValueError(f"{slow} are read row by row")
+    prompts, outputs = (_wholes(columns.pop(field)) for field in ("prompt_tokens", "output_tokens"))
     arrivals, ids = columns.pop("arrival_s", None), columns.pop("hash_ids", None)
-    return Batch(
-        np.arange(block.line, block.line + count, dtype=np.int64),
-        np.full(count, np.nan) if arrivals is None else _times(arrivals),
-        prompts.to_numpy(),
-        outputs.to_numpy(),
+    batch = Batch(
+        lines,
+        np.full(len(lines), np.nan) if arrivals is None else _times(arrivals),
+        prompts.fill_null(0).to_numpy(),
+        outputs.fill_null(0).to_numpy(),
         None if ids is None else _id_lists(ids),
-        {field: _values(field, column) for field, column in columns.items()},
+        {field: _READ[KINDS[field]](column) for field, column in columns.items()},
     )
+    if not prompts.null_count and not outputs.null_count:
+        return batch
+    missing = [lengths.is_null().to_numpy(zero_copy_only=False) for lengths in (prompts, outputs)]
+    problems = [
+        (int(lines[i]), f"'{fields['prompt_tokens' if missing[0][i] else 'output_tokens']}' is missing")
+        for i in np.flatnonzero(missing[0] | missing[1])
+    ]
+    batch = batch.take(np.flatnonzero(~(missing[0] | missing[1])))
+    batch.problems = problems
+    return batch
+
+
+def _joined(column: Any) -> Any:
+    """A column in one piece."""
+    return column if not hasattr(column, "combine_chunks") else column.combine_chunks()
+
+
+def _wholes(column: Any) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        raise ValueError("no numbers")
+    column = column.cast(pa.int64())  # refuses fractions
+    ends = pc.min_max(column).as_py()
+    if max(abs(ends["min"] or 0), abs(ends["max"] or 0)) > MAX_COUNT:
+        raise ValueError("too large")
+    return column
 
 
 def _times(column: Any) -> Floats:
     import pyarrow as pa
 
-    if column.type != pa.string():
-        times: Floats = column.to_numpy().copy()
-        if np.any(np.abs(times) >= MAX_CLOCK):
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("ns", column.type.tz)).cast(pa.int64())
+        times: Floats = column.to_numpy(zero_copy_only=False) / 1e9
+        if np.any((times < 0) | (times >= _MAX_DATE_S)):
+            raise ValueError("not of these times")
+        return times
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        times = column.cast(pa.float64()).to_numpy(zero_copy_only=False).copy()
+        if np.any(np.isinf(times) | (np.abs(times) >= MAX_CLOCK)):
             raise ValueError("infinite")
         return times
     texts = column.to_pylist()
@@ -174,9 +216,10 @@ def _times(column: Any) -> Floats:
 
 
 def _id_lists(column: Any) -> IdLists:
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    lists = column.combine_chunks()
+    lists = column.cast(pa.list_(pa.int64()))
     flat = pc.list_flatten(lists)
     if flat.null_count:
         raise ValueError("an id is null")
@@ -184,15 +227,29 @@ def _id_lists(column: Any) -> IdLists:
     return IdLists(flat.to_numpy(), np.cumsum(lengths, dtype=np.int64))
 
 
-def _values(field: str, column: Any) -> list[Any]:
-    values: list[Any] = column.to_pylist()
-    if KINDS[field] is text and (column.type == "int64" or "" in values):
-        return [None if value is None or value == "" else str(value) for value in values]
-    if KINDS[field] is pause and any(value is not None and not 0 <= value <= MAX_S for value in values):
-        raise ValueError("a negative pause")
-    if KINDS[field] is whole and any(value is not None and abs(value) > MAX_COUNT for value in values):
-        raise ValueError("too large")
-    return values
+def _texts(column: Any) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not (pa.types.is_integer(column.type) or pa.types.is_string(column.type)):
+        raise ValueError("no text")
+    column = column.cast(pa.string())
+    empty = pc.equal(column, "")
+    return pc.if_else(empty, None, column) if pc.any(empty).as_py() else column
+
+
+def _pauses(column: Any) -> Any:
+    import pyarrow as pa
+
+    column = column.cast(pa.float64())
+    values = column.drop_null().to_numpy()
+    if not np.all((values >= 0) & (values <= MAX_S)):
+        raise ValueError("no pauses")
+    return column
+
+
+_READ: dict[Callable[[Any], Any], Callable[[Any], Any]] = {whole: _wholes, text: _texts, pause: _pauses}
+"""How a column of a kind is read, other than those of every batch."""
 
 
 def _number_or_text(word: str) -> float | str:

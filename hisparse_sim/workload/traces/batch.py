@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +12,8 @@ import numpy.typing as npt
 from hisparse_sim.errors import InputError
 from hisparse_sim.scenario.workload import MAX_S
 from hisparse_sim.workload.lengths import Floats, Ints
+from hisparse_sim.workload.remembered import RecentNames
 
-T = TypeVar("T")
 Mask = npt.NDArray[np.bool_]
 
 
@@ -46,8 +46,8 @@ class Batch:
     """Some requests in the order of their file.
 
     ``arrival_s`` is NaN where the file gives none; before ``check`` it is in the file's own clock.
-    ``more``: columns that a format may leave out, as lists with one value a request, None where a row
-    has none. ``copy``: of a repeated trace, from 0.
+    ``more``: columns that a format may leave out, with one value a request and None where a row has none:
+    lists, or arrays of Arrow that nobody has asked for one by one. ``copy``: of a repeated trace, from 0.
     """
 
     lines: Ints
@@ -55,13 +55,29 @@ class Batch:
     prompt_tokens: Ints
     output_tokens: Ints
     ids: IdLists | None = None
-    more: dict[str, list[Any]] = field(default_factory=dict)
+    more: dict[str, Any] = field(default_factory=dict)
     copy: int = 0
     problems: list[tuple[int, str]] = field(default_factory=list)
     """Lines that could not be read, and why; they have no row here."""
 
     def __len__(self) -> int:
         return len(self.lines)
+
+    def values(self, name: str) -> list[Any] | None:
+        """A column of ``more`` as a list; none if the file has no such."""
+        column = self.more.get(name)
+        if column is not None and not isinstance(column, list):
+            column = self.more[name] = column.to_pylist()
+        return column
+
+    def numbers(self, name: str, dtype: type = np.int64) -> npt.NDArray[Any]:
+        """A column of numbers; 0 where there is none."""
+        column = self.more.get(name)
+        if column is None:
+            return np.zeros(len(self), dtype=dtype)
+        if isinstance(column, list):
+            return np.array([value or 0 for value in column], dtype=dtype)
+        return np.asarray(column.fill_null(0).to_numpy())
 
     def take(self, keep: Ints) -> Batch:
         """Some of the requests, by index in ascending order."""
@@ -71,7 +87,10 @@ class Batch:
             self.prompt_tokens[keep],
             self.output_tokens[keep],
             self.ids.take(keep) if self.ids is not None else None,
-            {name: [column[i] for i in keep.tolist()] for name, column in self.more.items()},
+            {
+                name: [column[i] for i in keep.tolist()] if isinstance(column, list) else column.take(keep)
+                for name, column in self.more.items()
+            },
             self.copy,
         )
 
@@ -106,30 +125,6 @@ class BadLines:
         return [f"bad lines left out: {self.count} ({'; '.join(self.first)}{more})"]
 
 
-class Recent(Generic[T]):
-    """A dictionary that forgets: it holds the last ``size`` to 2 x ``size`` keys that were asked for."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._new: dict[Hashable, T] = {}
-        self._old: dict[Hashable, T] = {}
-
-    def get(self, key: Hashable) -> T | None:
-        """The value, if it is remembered."""
-        value = self._new.get(key)
-        if value is None and self._old:
-            value = self._old.pop(key, None)
-            if value is not None:
-                self.put(key, value)
-        return value
-
-    def put(self, key: Hashable, value: T) -> None:
-        """Remember a value."""
-        if len(self._new) >= self._size:
-            self._old, self._new = self._new, {}
-        self._new[key] = value
-
-
 class Checker:
     """Finds what no column can have: checks batches in the order of the file and sets the clock to 0.
 
@@ -150,7 +145,7 @@ class Checker:
         self._unit_s = unit_s
         self._origin: float | None = None
         self._last_s = -np.inf
-        self._ids: Recent[bool] = Recent(self.REMEMBERED_IDS)
+        self._ids = RecentNames(self.REMEMBERED_IDS)
 
     def check(self, batch: Batch) -> Batch:
         """The rows that can be used, their arrivals in seconds. Raises InputError for too many others."""
@@ -164,12 +159,16 @@ class Checker:
         find(prompts < 1, lambda i: f"the prompt has {prompts[i]} tokens; it must have at least 1")
         find(outputs < 0, lambda i: f"the output has {outputs[i]} tokens; it must have 0 or more")
         find(times < 0, lambda i: f"the time {times[i]:g} is negative")
+        prefixes, kept = batch.numbers("prefix_tokens"), batch.numbers("kept_ids")
+        find(prefixes < 0, lambda i: f"prefix_tokens is {prefixes[i]}; it must be 0 or more")
+        find(kept < 0, lambda i: f"kept_ids is {kept[i]}; it must be 0 or more")
         if self._timed:
             find(np.isnan(times), lambda _: "the time of arrival is missing")
         if batch.ids is not None:
             self._check_ids(batch, batch.ids, find)
-        if "id" in batch.more:
-            self._check_names(batch.more["id"], wrong)
+        if (names := batch.values("id")) is not None:
+            for i in self._ids.repeated(names):
+                wrong.setdefault(i, f"the id {names[i]!r} was used before")
         good = np.ones(len(batch), dtype=bool)
         good[list(wrong)] = False
         self._set_clock(times, good)
@@ -198,13 +197,12 @@ class Checker:
 
     def _check_ids(self, batch: Batch, ids: IdLists, find: Callable[..., None]) -> None:
         lengths = ids.lengths
-        if "kept_ids" in batch.more:
-            lengths = lengths + np.array([kept or 0 for kept in batch.more["kept_ids"]], dtype=np.int64)
+        lengths = lengths + batch.numbers("kept_ids")
         if self._block_tokens:
             block = np.full(len(batch), self._block_tokens)
             has = np.ones(len(batch), dtype=bool)
         else:
-            block = np.array([size or 0 for size in batch.more["block_tokens"]], dtype=np.int64)
+            block = batch.numbers("block_tokens")
             has = block > 0
             find((lengths > 0) & ~has, lambda _: "has hash_ids and no block_tokens above 0")
             block = np.maximum(block, 1)
@@ -217,15 +215,6 @@ class Checker:
             has & (lengths > -(-totals // block)),
             lambda i: f"has {lengths[i]} hash ids, too many for {totals[i]} tokens in blocks of {block[i]}",
         )
-
-    def _check_names(self, names: list[Any], wrong: dict[int, str]) -> None:
-        for i, name in enumerate(names):
-            if name is None:
-                continue
-            if self._ids.get(name):
-                wrong.setdefault(i, f"the id {name!r} was used before")
-            else:
-                self._ids.put(name, True)
 
     def _set_clock(self, times: Floats, good: Mask) -> None:
         """Turn the file's clock into seconds, in place."""

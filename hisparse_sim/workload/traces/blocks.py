@@ -12,6 +12,7 @@ from typing import IO, NamedTuple
 from hisparse_sim.errors import InputError
 
 BLOCK_BYTES = 4 * 2**20
+PIECE_BYTES = 64 * 2**10
 _LONGEST_LINE_BYTES = 256 * 2**20
 _HEAD_BYTES = 256 * 2**10
 _MARK = b"\xef\xbb\xbf"
@@ -66,6 +67,16 @@ def read_blocks(path: Path, *, block_bytes: int = BLOCK_BYTES) -> Iterator[Block
         raise InputError(f"cannot be read: {error.strerror or error}", where=str(path)) from None
     if rest:
         yield Block(line, rest)
+
+
+def pieces_of(block: Block) -> Iterator[Block]:
+    """The same lines in pieces of about ``PIECE_BYTES``."""
+    line, start = block.line, 0
+    while start < len(block.text):
+        end = block.text.find(b"\n", start + PIECE_BYTES) + 1 or len(block.text)
+        piece = Block(line, block.text[start:end])
+        yield piece
+        line, start = line + piece.text.count(b"\n"), end
 
 
 def read_head(path: Path) -> bytes:

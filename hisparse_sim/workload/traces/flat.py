@@ -57,10 +57,10 @@ class FlatTrace:
             deque(self._counted(), maxlen=0)
 
     @property
-    def simple(self) -> bool:
-        """Whether each row is a session of its own that says nothing row by row."""
+    def in_batches(self) -> bool:
+        """Whether the columns say all; else only ``sessions`` know who waits for whom and what is said."""
         fields: Mapping[str, str] = self.layout.fields if self.layout else {}
-        return not {"delay_s", "after", "segments", "kept_ids", "block_tokens"} & set(fields)
+        return not {"after", "segments", "kept_ids", "block_tokens", "tags"} & set(fields)
 
     def expected_requests(self, sessions: int, requests: int) -> int | None:
         """Known when the file was checked."""
@@ -77,8 +77,8 @@ class FlatTrace:
             if spec.time_scale != 1.0:
                 batch.arrival_s = batch.arrival_s * spec.time_scale
                 if "delay_s" in batch.more:
-                    delays = batch.more["delay_s"]
-                    batch.more["delay_s"] = [None if d is None else d * spec.time_scale for d in delays]
+                    delays_s = batch.numbers("delay_s", np.float64) * spec.time_scale
+                    batch.more["delay_s"] = delays_s.tolist()
             if left is not None:
                 batch = batch.take(np.arange(min(left, len(batch))))
                 left -= len(batch)

@@ -11,7 +11,7 @@ from typing import Any
 
 from hisparse_sim.workload.traces.arrow_lane import Lane, json_lane, table_lane
 from hisparse_sim.workload.traces.batch import Batch
-from hisparse_sim.workload.traces.blocks import Block, read_blocks, text_of
+from hisparse_sim.workload.traces.blocks import Block, pieces_of, read_blocks, text_of
 from hisparse_sim.workload.traces.rows import Rows
 
 Getter = Callable[[str], Any]
@@ -68,28 +68,34 @@ def _read(
 ) -> Iterator[Batch]:
     lane: Lane | None = None
 
-    def read(block: Block) -> Batch:
+    def quickly(block: Block) -> Batch | None:
         nonlocal lane
         lane = lane or learn(block.text.split(b"\n", 1)[0])
         batch = lane(block) if lane else None
         if batch is None:
-            lane = None  # the lines of the next block may look otherwise
-            batch = _line_by_line(block, fields, row)
+            lane = None  # what follows may look otherwise
         return batch
+
+    def read(block: Block) -> list[Batch]:
+        if (batch := quickly(block)) is not None:
+            return [batch]
+        # Only the pieces with something odd in them are read line by line.
+        pieces = [(piece, quickly(piece)) for piece in pieces_of(block)]
+        return [_line_by_line(piece, fields, row) if got is None else got for piece, got in pieces]
 
     # A block is read while the one before it is being worked on: Arrow needs no interpreter.
     with ThreadPoolExecutor(max_workers=1) as ahead:
-        pending: Future[Batch] | None = None
+        pending: Future[list[Batch]] | None = None
         for block in read_blocks(path):
             block = _from_line(block, first_line)
             if not block.text:
                 continue
             following = ahead.submit(read, block)
             if pending is not None:
-                yield pending.result()
+                yield from pending.result()
             pending = following
         if pending is not None:
-            yield pending.result()
+            yield from pending.result()
 
 
 def _from_line(block: Block, line: int) -> Block:

@@ -7,7 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hisparse_sim.errors import InputError
+from hisparse_sim.workload.traces.arrow_lane import batch_of
 from hisparse_sim.workload.traces.batch import Batch
 from hisparse_sim.workload.traces.formats import PLAIN_HEADER, Layout, layout_of
 from hisparse_sim.workload.traces.rows import Rows
@@ -33,23 +36,36 @@ def parquet_layout(path: Path, asked: str | None) -> Layout:
 
 def read_parquet(path: Path, fields: Mapping[str, str]) -> Iterator[Batch]:
     """Requests of the file, some thousand at a time. A "line" is the number of a row, from 1."""
+    import pyarrow as pa
+
     first = 1
     try:
         for part in _open(path).iter_batches(batch_size=_ROWS, columns=list(fields.values())):
-            columns = {name: _plain(part.column(name).to_pylist()) for name in fields.values()}
-            rows = Rows(fields)
-            problems: list[tuple[int, str]] = []
-            for index in range(len(part)):
-                try:
-                    rows.add(first + index, {name: column[index] for name, column in columns.items()}.get)
-                except ValueError as error:
-                    problems.append((first + index, str(error)))
-            batch = rows.batch()
-            batch.problems = problems
+            columns = {field: part.column(name) for field, name in fields.items()}
+            lines = np.arange(first, first + len(part), dtype=np.int64)
+            try:
+                batch = batch_of(lines, columns, fields)
+            except (pa.ArrowException, ValueError):
+                batch = _row_by_row(first, columns, fields)
             yield batch
             first += len(part)
-    except OSError as error:
+    except (pa.ArrowException, OSError) as error:
         raise InputError(f"cannot be read from row {first} on: {error}", where=str(path)) from None
+
+
+def _row_by_row(first: int, columns: Mapping[str, Any], fields: Mapping[str, str]) -> Batch:
+    """What has anything odd in it, or is not of columns that Arrow holds as they are."""
+    rows = Rows(fields)
+    problems: list[tuple[int, str]] = []
+    values = {fields[field]: _plain(column.to_pylist()) for field, column in columns.items()}
+    for index in range(len(columns["prompt_tokens"])):
+        try:
+            rows.add(first + index, {name: column[index] for name, column in values.items()}.get)
+        except ValueError as error:
+            problems.append((first + index, str(error)))
+    batch = rows.batch()
+    batch.problems = problems
+    return batch
 
 
 def _plain(values: list[Any]) -> list[Any]:

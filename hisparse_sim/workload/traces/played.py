@@ -20,40 +20,36 @@ import numpy as np
 
 from hisparse_sim.errors import InputError
 from hisparse_sim.workload.lengths import Ints
+from hisparse_sim.workload.remembered import RecentNumbers
 from hisparse_sim.workload.request import BlockHashes, Content, RequestSpec, Segment, Session
-from hisparse_sim.workload.traces.batch import Batch
+from hisparse_sim.workload.traces.batch import Batch, IdLists
 from hisparse_sim.workload.traces.formats import Layout
 
 _SMALL_IDS = 2**20
 """Block ids below are used as they are; others, such as hashes of 64 bits, are numbered from here on, so
 that whoever keeps a table of ids needs no more room than there are ids."""
+_NUMBERED_IDS = 2**21
+"""So many of the large ids keep their numbers: at 16 tokens each, more than any node caches. One that comes
+again after that many others is a new one."""
 
 
 def sessions_of(batches: Iterator[Batch], path: Path, layout: Layout | None) -> Iterator[Session]:
     """The sessions of a trace, in the order of its rows. Raises InputError naming file and line."""
-    name = path.name.split(".")[0]
-    rows = _Rows(path, name, layout)
-    if layout is None or not layout.played:
-        for batch in batches:
-            for index in range(len(batch)):
-                request = rows.request(batch, index, (), 0.0)
-                start_s = float(batch.arrival_s[index])
-                yield Session(
-                    id=request.id,
-                    requests=(request,),
-                    start_s=None if math.isnan(start_s) else start_s,
-                    tags=_tags(batch, index, "session"),
-                )
-        return
+    rows = _Rows(path, layout)
     group: _Group | None = None
     for batch in batches:
+        rows.begin(batch)
         for index in range(len(batch)):
-            session = rows.session(batch, index)
+            if layout is None or not layout.played:
+                request = rows.request(index, (), 0.0)
+                yield Session(request.id, (request,), rows.start_s(index), rows.tags(index, "session"))
+                continue
+            session = rows.session(index)
             if group is None or group.id != session:
                 if group is not None:
                     yield group.session()
-                group = _Group(session, batch, index)
-            group.add(rows, batch, index)
+                group = _Group(session, rows, index)
+            group.add(rows, index)
     if group is not None:
         yield group.session()
 
@@ -61,27 +57,24 @@ def sessions_of(batches: Iterator[Batch], path: Path, layout: Layout | None) -> 
 class _Group:
     """Rows of one session."""
 
-    def __init__(self, name: str, batch: Batch, index: int) -> None:
+    def __init__(self, name: str, rows: _Rows, index: int) -> None:
         self.id = name
-        start_s = float(batch.arrival_s[index])
-        self._start_s = None if math.isnan(start_s) else start_s
-        self._tags = _tags(batch, index)
+        self._start_s = rows.start_s(index)
+        self._tags = rows.tags(index)
         self._requests: dict[str, RequestSpec] = {}
 
-    def add(self, rows: _Rows, batch: Batch, index: int) -> None:
+    def add(self, rows: _Rows, index: int) -> None:
         """Take the next row."""
-        suffix = _suffix(batch)
-        after = _value(batch, "after", index)
+        after = rows.value("after", index)
         if after is None:
             after = list(self._requests)[-1:]
         else:
-            after = [name + suffix for name in after]
+            after = [name + rows.suffix for name in after]
             if unknown := [name for name in after if name not in self._requests]:
                 raise InputError(
-                    f"follows {unknown[0]!r}, which is not above it in its session",
-                    where=f"{rows.path}:{batch.lines[index]}",
+                    f"follows {unknown[0]!r}, which is not above it in its session", where=rows.where(index)
                 )
-        request = rows.request(batch, index, tuple(after), _value(batch, "delay_s", index) or 0.0)
+        request = rows.request(index, tuple(after), rows.value("delay_s", index) or 0.0)
         self._requests[request.id] = request
 
     def session(self) -> Session:
@@ -90,82 +83,106 @@ class _Group:
 
 
 class _Rows:
-    """Makes requests of rows."""
+    """Makes requests of the rows of one batch after the other."""
 
-    def __init__(self, path: Path, name: str, layout: Layout | None) -> None:
-        self.path = path
-        self._name = name
+    def __init__(self, path: Path, layout: Layout | None) -> None:
+        self._path = path
+        self._name = path.name.split(".")[0]
         self._block_tokens = layout.format.block_tokens if layout else None
-        self._numbers: dict[int, int] = {}
+        self._numbers = RecentNumbers(_NUMBERED_IDS)
+        self._next_number = _SMALL_IDS
         self._above: Ints = np.zeros(0, dtype=np.int64)
 
-    def session(self, batch: Batch, index: int) -> str:
-        """The name of the row's session; a row without one is alone."""
-        name = _value(batch, "session", index) or _value(batch, "id", index)
-        return (name or f"{self._name}/{batch.lines[index]}") + _suffix(batch)
+    def begin(self, batch: Batch) -> None:
+        """Go on with a batch."""
+        self.suffix = f"#{batch.copy + 1}" if batch.copy else ""
+        """What tells the names of a copy from those of the others."""
+        self._lines, self._arrivals_s = batch.lines, batch.arrival_s.tolist()
+        self._prompts, self._outputs = batch.prompt_tokens.tolist(), batch.output_tokens.tolist()
+        self._columns = {name: batch.values(name) or [] for name in batch.more}
+        self._ids = None if batch.ids is None else self._numbered(batch.ids)
 
-    def request(self, batch: Batch, index: int, after: tuple[str, ...], delay_s: float) -> RequestSpec:
+    def value(self, field: str, index: int) -> Any:
+        """Of a column that a file may leave out; none where a row has none."""
+        column = self._columns.get(field)
+        return None if column is None else column[index]
+
+    def where(self, index: int) -> str:
+        """The place of a row."""
+        return f"{self._path}:{self._lines[index]}"
+
+    def start_s(self, index: int) -> float | None:
+        """The time of a row; none: as soon as a client is free."""
+        at_s: float = self._arrivals_s[index]
+        return None if math.isnan(at_s) else at_s
+
+    def tags(self, index: int, *more: str) -> dict[str, str]:
+        """The row's own, and those that are columns."""
+        found: dict[str, str] = self.value("tags", index) or {}
+        columns = {name: value for name in ("tenant", *more) if (value := self.value(name, index))}
+        return found | columns if columns else found
+
+    def session(self, index: int) -> str:
+        """The name of the row's session; a row without one is alone."""
+        name = self.value("session", index) or self.value("id", index)
+        return (name or f"{self._name}/{self._lines[index]}") + self.suffix
+
+    def request(self, index: int, after: tuple[str, ...], delay_s: float) -> RequestSpec:
         """The request of a row."""
-        name = _value(batch, "id", index)
+        name = self.value("id", index)
         if name is None:
-            name = f"{_value(batch, 'session', index) or self._name}/{batch.lines[index]}"
+            name = f"{self.value('session', index) or self._name}/{self._lines[index]}"
         return RequestSpec(
-            id=name + _suffix(batch),
-            prompt_tokens=int(batch.prompt_tokens[index]),
-            output_tokens=int(batch.output_tokens[index]),
-            content=self._content(batch, index),
+            id=name + self.suffix,
+            prompt_tokens=self._prompts[index],
+            output_tokens=self._outputs[index],
+            content=self._content(index),
             after=after,
             delay_s=delay_s,
-            priority=_value(batch, "priority", index) or 0,
+            priority=self.value("priority", index) or 0,
         )
 
-    def _content(self, batch: Batch, index: int) -> Content:
-        suffix = _suffix(batch)
-        if (segments := _value(batch, "segments", index)) is not None:
+    def _content(self, index: int) -> Content:
+        suffix = self.suffix
+        if (segments := self.value("segments", index)) is not None:
             return tuple(Segment(stream + suffix, start, length) for stream, start, length in segments)
-        if batch.ids is not None and (self._block_tokens or _value(batch, "block_tokens", index)):
-            return self._hashes(batch, index, suffix)
-        total = int(batch.prompt_tokens[index] + batch.output_tokens[index])
-        shared = min(_value(batch, "prefix_tokens", index) or 0, int(batch.prompt_tokens[index]))
+        block_tokens = self._block_tokens or self.value("block_tokens", index)
+        if self._ids is not None and block_tokens:
+            ids = self._all_ids(self._ids.of(index), index)
+            return BlockHashes((self.value("scope", index) or self._name) + suffix, ids, block_tokens)
+        total = self._prompts[index] + self._outputs[index]
+        shared = min(self.value("prefix_tokens", index) or 0, self._prompts[index])
         content: list[Segment] = []
         if shared:
-            content.append(Segment(f"prefix/{_value(batch, 'prefix_group', index) or ''}{suffix}", 0, shared))
-        if session := _value(batch, "session", index):
+            content.append(Segment(f"prefix/{self.value('prefix_group', index) or ''}{suffix}", 0, shared))
+        if session := self.value("session", index):
             content.append(Segment(f"session/{session}{suffix}", shared, total - shared))
         return tuple(content)
 
-    def _hashes(self, batch: Batch, index: int, suffix: str) -> BlockHashes:
-        assert batch.ids is not None
-        ids = batch.ids.of(index)
-        large = (ids < 0) | (ids >= _SMALL_IDS)
-        if np.any(large):
-            numbers = self._numbers
-            ids = ids.copy()
-            ids[large] = [numbers.setdefault(i, _SMALL_IDS + len(numbers)) for i in ids[large].tolist()]
-        if kept := _value(batch, "kept_ids", index):
+    def _all_ids(self, ids: Ints, index: int) -> Ints:
+        """Those of a row after those that it keeps of the row above."""
+        if kept := self.value("kept_ids", index):
             if kept > len(self._above):
                 raise InputError(
                     f"keeps {kept} ids of the row above, which has {len(self._above)}",
-                    where=f"{self.path}:{batch.lines[index]}",
+                    where=self.where(index),
                 )
             ids = np.concatenate((self._above[:kept], ids))
         self._above = ids
-        scope = _value(batch, "scope", index) or self._name
-        return BlockHashes(scope + suffix, ids, self._block_tokens or _value(batch, "block_tokens", index))
+        return ids
 
-
-def _value(batch: Batch, field: str, index: int) -> Any:
-    column = batch.more.get(field)
-    return None if column is None else column[index]
-
-
-def _tags(batch: Batch, index: int, *more: str) -> dict[str, str]:
-    """The row's own tags, and those that are columns."""
-    found: dict[str, str] = _value(batch, "tags", index) or {}
-    columns = {name: value for name in ("tenant", *more) if (value := _value(batch, name, index))}
-    return found | columns if columns else found
-
-
-def _suffix(batch: Batch) -> str:
-    """What tells the names of a copy from those of the others."""
-    return f"#{batch.copy + 1}" if batch.copy else ""
+    def _numbered(self, ids: IdLists) -> IdLists:
+        """Small numbers in place of large ids."""
+        large = np.flatnonzero((ids.flat < 0) | (ids.flat >= _SMALL_IDS))
+        if not len(large):
+            return ids
+        keys, first, which = np.unique(ids.flat[large], return_index=True, return_inverse=True)
+        numbers = self._numbers.get(keys, -1)
+        new = np.flatnonzero(numbers < 0)
+        new = new[np.argsort(first[new])]  # in the order in which they came
+        numbers[new] = self._next_number + np.arange(len(new))
+        self._next_number += len(new)
+        self._numbers.put(keys, numbers)
+        flat = ids.flat.copy()
+        flat[large] = numbers[which]
+        return IdLists(flat, ids.ends)

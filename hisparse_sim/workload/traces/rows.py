@@ -23,6 +23,8 @@ NEEDED = ("arrival_s", "prompt_tokens", "output_tokens")
 
 def whole(value: Any) -> int:
     """A whole number. Raises ValueError."""
+    if type(value) is int and -MAX_COUNT <= value <= MAX_COUNT:
+        return value
     if isinstance(value, str):
         try:
             value = int(value)
@@ -90,8 +92,10 @@ def text(value: Any) -> str:
 
 def id_list(value: Any) -> list[int]:
     """A list of whole numbers. Raises ValueError."""
-    if isinstance(value, list) and all(type(i) is int and -(2**63) <= i < 2**64 for i in value):
-        return value
+    if isinstance(value, list) and set(map(type, value)) <= {int}:
+        least, most = min(value, default=0), max(value, default=0)
+        if least >= -(2**63) and most < 2**64:
+            return value
     raise ValueError("it must be a list of whole numbers of 64 bits")
 
 
