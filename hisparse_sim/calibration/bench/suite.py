@@ -87,6 +87,10 @@ class Run:
         self._identify(library)
         return self.samples
 
+    def note(self, text: str) -> None:
+        """A remark for whoever reads the samples."""
+        self._extend(write=False, notes=(*self.samples.notes, text))
+
     def _identify(self, library: Path) -> None:
         for key, value in self._lines(library, ["machine"]):
             if key == "hardware":
@@ -123,7 +127,7 @@ class Run:
                 seen.append(sample.name)
                 self._add(sample)
             elif key == "note":
-                self._extend(write=False, notes=(*self.samples.notes, str(value)))
+                self.note(str(value))
             elif key == "died":
                 name = seen[-1] if seen else next(iter(group.benchmarks))
                 seen.append(name)
@@ -234,4 +238,9 @@ def run(out: Path, *, budget_s: float, nvcc: str | None, say: Say) -> Samples:
         raise HiSparseError(
             f"the build alone took longer than {budget_s:g} s; run it again", where="--budget"
         )
-    return Run(out, budget_s=left, say=say).measure(built.library, built.build)
+    made = Run(out, budget_s=left, say=say)
+    if spilling := [k.name for k in built.kernels if k.spilled_bytes]:
+        made.note(
+            f"spill registers on sm_{gpu.architecture}, so their times are too long: {', '.join(spilling)}"
+        )
+    return made.measure(built.library, built.build)

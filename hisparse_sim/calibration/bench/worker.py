@@ -8,6 +8,7 @@ is a JSON object with one key: ``hardware``, ``check``, ``sample`` or ``note``.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from hisparse_sim.calibration.bench.machine import (
     rates_of,
     stay_near,
 )
+from hisparse_sim.calibration.bench.operations import stream
 from hisparse_sim.calibration.bench.points import Ground, take, untaken
 from hisparse_sim.calibration.samples import Sample
 
@@ -49,8 +51,17 @@ def measure(
                 yield f"{name} {point.parameters}: timed again at once, {apart:+.1%}"
 
 
+def spin_up(library: Library) -> None:
+    """Some 0.3 s of work, so that the GPU's clocks are up when the first point is timed."""
+    with library.scope():
+        memory = library.empty(1 << 30)
+        library.run([stream(2, memory, memory, ctas=1024)] * 500)
+
+
 def main(arguments: list[str]) -> int:
     """Do what the module says."""
+    # Loading a kernel at its first launch can wait for the GPU, which may be waiting for the host.
+    os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
     path, what, *rest = arguments
     library = Library(Path(path))
     device = library.open()
@@ -65,6 +76,7 @@ def main(arguments: list[str]) -> int:
     else:
         group = next(g for g in GROUPS if g.name == what)
         ground = Ground(library, device, host_pool_bytes(), rates_of(device.name.decode()))
+        spin_up(library)
         for said in measure(group, ground, float(rest[0])):
             if isinstance(said, str):
                 _say("note", said)

@@ -23,6 +23,7 @@ constexpr int attention_shared(int share_rows) {
            share_rows * 4;
 }
 
+#ifdef HISPARSE_SM90
 // 16 e4m3 values times `scale` to 16 bfloat16.
 __device__ __forceinline__ void dequantise16(uint4 codes, float scale, uint4* target) {
     const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
@@ -36,9 +37,10 @@ __device__ __forceinline__ void dequantise16(uint4 codes, float scale, uint4* ta
     target[0] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
     target[1] = make_uint4(pairs[4], pairs[5], pairs[6], pairs[7]);
 }
+#endif
 
 __global__ void __launch_bounds__(kAttentionThreads, 1) attend(Attention a) {
-#if HISPARSE_HOPPER
+#ifdef HISPARSE_SM90
     HISPARSE_DYNAMIC_SHARED(memory);
     unsigned char* queries = memory;                          // [64 heads][kPitch]
     unsigned char* keys = queries + kHeadTile * kPitch;       // [64 rows][kPitch]
@@ -225,7 +227,6 @@ constexpr int kJoinThreads = 128;
 
 // One CTA a request and head: the shares, weighted by their sums.
 __global__ void __launch_bounds__(kJoinThreads) join_shares(Attention a) {
-#if HISPARSE_HOPPER
     const i64 at = blockIdx.x, rows = a.requests * a.heads;
     float top = -INFINITY;
     for (int split = 0; split < a.splits; ++split) top = fmaxf(top, a.partial_lse[split * rows + at]);
@@ -246,7 +247,6 @@ __global__ void __launch_bounds__(kJoinThreads) join_shares(Attention a) {
         make_uint2(ptx::float_pair_to_bf16(output.x * scale, output.y * scale),
                    ptx::float_pair_to_bf16(output.z * scale, output.w * scale));
     if (threadIdx.x == 0) a.lse[at] = (total > 0.0f ? top + log2f(total) : -INFINITY) * 0.6931471805599453f;
-#endif
 }
 
 }  // namespace hisparse

@@ -4,8 +4,14 @@
 #include "ops.h"
 
 #ifdef __CUDACC__
-// True for the host's pass, too, which only needs the names.
-#define HISPARSE_HOPPER (!defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL))
+// What the architecture being compiled for has: bulk copies and fp8 conversions; wgmma. Both are true for
+// the host's pass, which only needs the names.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define HISPARSE_SM90 1
+#endif
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define HISPARSE_SM90A 1
+#endif
 #define HISPARSE_DYNAMIC_SHARED(name) extern __shared__ __align__(1024) unsigned char name[]
 #endif
 

@@ -54,7 +54,7 @@ constexpr int kBulkStages = 4;
 inline int gather_bulk_shared(i64 row_bytes) { return int(kBulkStages * (32 * row_bytes + 8)); }
 
 __global__ void __launch_bounds__(32) gather_rows_bulk(Gather g) {
-#if HISPARSE_HOPPER
+#ifdef HISPARSE_SM90
     HISPARSE_DYNAMIC_SHARED(shared);
     const int row_bytes = int(g.row_bytes);
     auto* barriers = reinterpret_cast<uint64_t*>(shared + kBulkStages * 32 * row_bytes);

@@ -31,7 +31,7 @@ __device__ __forceinline__ uint64_t swizzled_operand(const void* shared) {
 
 template <int kHeads>
 __global__ void __launch_bounds__(kIndexerThreads) indexer_scores(Indexer x) {
-#if HISPARSE_HOPPER
+#ifdef HISPARSE_SM90A
     HISPARSE_DYNAMIC_SHARED(memory);
     unsigned char* queries = memory;
     unsigned char* keys = queries + kHeads * kKeyBytes;

@@ -90,10 +90,12 @@ static int launch(const Op& op, Queue queue) {
         }
         case Kind::kCopyBatch: return launch_batch(op.copy_batch, queue);
         case Kind::kIndexer:
+            if (sm_major != 9) return fail(kUnsupported, "the indexer's kernel is for compute capability 9.0");
+            return launch_kernel_of(op, queue);
         case Kind::kAttention:
         case Kind::kGatherBulk:
-            if (sm_major != 9) return fail(kUnsupported, "this kernel is for compute capability 9.0 only");
-            [[fallthrough]];
+            if (sm_major < 9) return fail(kUnsupported, "this kernel needs compute capability 9.0 or more");
+            return launch_kernel_of(op, queue);
         default: return launch_kernel_of(op, queue);
     }
 }

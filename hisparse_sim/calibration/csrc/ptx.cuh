@@ -10,8 +10,6 @@
 
 namespace hisparse::ptx {
 
-// Other architectures get the kernels that need none of these; library.cu refuses to launch the rest.
-#if HISPARSE_HOPPER
 __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
@@ -34,6 +32,7 @@ __device__ __forceinline__ void copy_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+#ifdef HISPARSE_SM90
 // ---- bulk copies (TMA without a tensor map) and their barriers -----------------------------------
 __device__ __forceinline__ void barrier_init(uint64_t* barrier, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)
@@ -84,6 +83,8 @@ __device__ __forceinline__ void fence_async_proxy() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+#endif
+
 // ---- tensor cores: mma.sync ----------------------------------------------------------------------
 // Four 8 x 8 tiles of 16-bit values; lane l gives the address of row l % 8 of tile l / 8.
 __device__ __forceinline__ void load_tiles(uint32_t (&tiles)[4], const void* row) {
@@ -108,12 +109,14 @@ __device__ __forceinline__ void mma_bf16(float (&sum)[4], const uint32_t (&a)[4]
 }
 
 // ---- conversions ---------------------------------------------------------------------------------
+#ifdef HISPARSE_SM90
 // Two e4m3 values (low byte first) to two halves.
 __device__ __forceinline__ uint32_t e4m3_pair_to_half(uint16_t pair) {
     uint32_t halves;
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(pair));
     return halves;
 }
+#endif
 __device__ __forceinline__ void half_pair_to_float(uint32_t halves, float& low, float& high) {
     asm("{.reg .b16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b;}"
         : "=f"(low), "=f"(high)
@@ -131,6 +134,7 @@ __device__ __forceinline__ float exp2_fast(float x) {
 }
 
 // ---- tensor cores: wgmma -------------------------------------------------------------------------
+#ifdef HISPARSE_SM90A
 __device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // sum is named, so that nothing reads it before.

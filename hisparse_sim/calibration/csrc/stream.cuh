@@ -45,14 +45,14 @@ __global__ void __launch_bounds__(512) stream_pass(Stream s) {
         for (int i = 0; i < kUnroll; ++i) {
             const i64 at = base + i64(i) * blockDim.x;
             if (kDirection == kRead) {
-                seen |= value[i].x & value[i].y & value[i].z & value[i].w;
+                seen += value[i].x ^ value[i].y ^ value[i].z ^ value[i].w;
             } else if (at < vectors) {
                 __stcs(target + at, value[i]);
             }
         }
     }
-    // Never true of filled memory, but the compiler can't know: without a use there would be no load.
-    if (kDirection == kRead && seen == 0xffffffffu) target[0] = make_uint4(seen, seen, seen, seen);
+    // As good as never true, but the compiler can't know: without a use there would be no load.
+    if (kDirection == kRead && seen == 0x5ca1ab1eu) target[0] = make_uint4(seen, seen, seen, seen);
 }
 
 // Runs of `bytes` from one place to another: pages to host memory, as an SM kernel moves them.

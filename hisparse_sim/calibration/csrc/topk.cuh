@@ -83,7 +83,8 @@ __device__ __forceinline__ void clear(uint32_t* bins) {
     __syncthreads();
 }
 
-// Of `count` candidates in one bin, the `k` largest; kept(index) is called once for each.
+// Of `count` candidates in one bin, the `k` largest; keep(true, index) is called once for each. Other CTAs
+// may have written candidates, so they are read from L2.
 template <typename Keep>
 __device__ __forceinline__ void finish(const uint2* candidates, int count, int k, uint32_t* bins,
                                        int* scratch, int* ties, Keep keep) {
@@ -94,14 +95,14 @@ __device__ __forceinline__ void finish(const uint2* candidates, int count, int k
         const uint32_t mask = pass == 0 ? 0x7ffu : 0x3ffu;
         clear(bins);
         for (int i = threadIdx.x; i < count; i += kTopkThreads) {
-            const uint32_t key = candidates[i].x;
+            const uint32_t key = __ldcg(candidates + i).x;
             if ((key & decided) == prefix) atomicAdd(bins + (key >> shift & mask), 1u);
         }
         __syncthreads();
         const Threshold found = find_threshold(bins, k, scratch);
         for (int base = 0; base < count; base += kTopkThreads) {
             const int i = base + int(threadIdx.x);
-            const uint2 candidate = i < count ? candidates[i] : make_uint2(0, 0);
+            const uint2 candidate = i < count ? __ldcg(candidates + i) : make_uint2(0, 0);
             const bool in_question = i < count && (candidate.x & decided) == prefix;
             keep(in_question && int(candidate.x >> shift & mask) > found.bin, int(candidate.y));
         }
@@ -114,14 +115,14 @@ __device__ __forceinline__ void finish(const uint2* candidates, int count, int k
     __syncthreads();
     for (int base = 0; base < count; base += kTopkThreads) {
         const int i = base + int(threadIdx.x);
-        const uint2 candidate = i < count ? candidates[i] : make_uint2(0, 0);
+        const uint2 candidate = i < count ? __ldcg(candidates + i) : make_uint2(0, 0);
         const bool tied = i < count && (candidate.x & decided) == prefix;
         const int turn = append(ties, tied);
         keep(tied && turn < k, int(candidate.y));
     }
 }
 
-__global__ void __launch_bounds__(kTopkThreads) topk_histogram(Topk t) {
+__global__ void __launch_bounds__(kTopkThreads, 1) topk_histogram(Topk t) {
     __shared__ uint32_t bins[kBins];
     const i64 request = blockIdx.y;
     const int length = t.lengths[request];
@@ -137,7 +138,7 @@ __global__ void __launch_bounds__(kTopkThreads) topk_histogram(Topk t) {
 }
 
 template <bool kAlone>  // the only CTA of its row: makes its own histogram, counts in shared memory
-__global__ void __launch_bounds__(kTopkThreads) topk_select(Topk t) {
+__global__ void __launch_bounds__(kTopkThreads, 1) topk_select(Topk t) {
     __shared__ uint32_t bins[kBins];
     __shared__ int scratch[34], local_counters[3], ties, is_last;
     const i64 request = blockIdx.y;

@@ -17,9 +17,21 @@ from hisparse_sim.cli.main import run
 from hisparse_sim.errors import HiSparseError, InputError
 
 
+@pytest.fixture
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 def test_no_kernel_spills(built: Built) -> None:
     assert {k.name for k in built.kernels if k.spilled_bytes} == set()
     assert len(built.kernels) >= 20
+
+
+@pytest.mark.usefixtures("_own_cache")
+def test_plain_hopper_compiles_without_spills_too(built: Built) -> None:
+    plain = build(architecture="90")
+    assert {k.name for k in plain.kernels} == {k.name for k in built.kernels}
+    assert not any(k.spilled_bytes for k in plain.kernels)
 
 
 def test_two_resolvers_fit_on_one_processor(built: Built) -> None:
@@ -131,15 +143,12 @@ def fake_nvcc(folder: Path, *, version: str = "13.0.88", spills: int = 0, fails:
     return nvcc
 
 
-@pytest.fixture
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 @pytest.mark.usefixtures("_own_cache")
 def test_kernels_that_spill_are_refused(tmp_path: Path) -> None:
     with pytest.raises(HiSparseError, match="spill"):
         build(nvcc=str(fake_nvcc(tmp_path, spills=4)))
+    elsewhere = build(nvcc=str(fake_nvcc(tmp_path, spills=4)), architecture="100")
+    assert elsewhere.kernels[0].spilled_bytes == 4
 
 
 @pytest.mark.usefixtures("_own_cache")

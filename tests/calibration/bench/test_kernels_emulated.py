@@ -15,8 +15,9 @@ from hisparse_sim.calibration.bench import checks
 from hisparse_sim.calibration.bench.build import SOURCES
 from hisparse_sim.calibration.bench.checks.resolver import check_resolver_case
 from hisparse_sim.calibration.bench.checks.sparse import scores_of
+from hisparse_sim.calibration.bench.kernels import Topk
 from hisparse_sim.calibration.bench.library import GpuError, Library
-from hisparse_sim.calibration.bench.operations import GatherLists, GatherShape, Topk
+from hisparse_sim.calibration.bench.operations import GatherLists, GatherShape
 
 few = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

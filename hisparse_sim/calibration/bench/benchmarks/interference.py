@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from hisparse_sim.calibration.bench.abi import BLOCK_TOKENS, Op
+from hisparse_sim.calibration.bench.kernels import Attention, Indexer
 from hisparse_sim.calibration.bench.library import HOST
 from hisparse_sim.calibration.bench.operations import (
     KEY_PAGE_BYTES,
-    Attention,
     GatherLists,
     GatherShape,
-    Indexer,
     copy,
     fill,
     fill_key_pages,

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hisparse_sim.calibration.bench.abi import BLOCK_TOKENS, Op
+from hisparse_sim.calibration.bench.kernels import Resolver
 from hisparse_sim.calibration.bench.library import HOST, Memory
-from hisparse_sim.calibration.bench.operations import GatherShape, Resolver
+from hisparse_sim.calibration.bench.operations import GatherShape
 from hisparse_sim.calibration.bench.oracles import HotBuffer, Tables
 from hisparse_sim.calibration.bench.points import Ground, Point
 

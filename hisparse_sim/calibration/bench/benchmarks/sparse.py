@@ -8,14 +8,8 @@ import numpy as np
 
 from hisparse_sim.calibration.bench.abi import BLOCK_TOKENS
 from hisparse_sim.calibration.bench.checks.sparse import scores_of
-from hisparse_sim.calibration.bench.operations import (
-    KEY_PAGE_BYTES,
-    Attention,
-    Indexer,
-    Topk,
-    fill_key_pages,
-    fill_latent_rows,
-)
+from hisparse_sim.calibration.bench.kernels import Attention, Indexer, Topk
+from hisparse_sim.calibration.bench.operations import KEY_PAGE_BYTES, fill_key_pages, fill_latent_rows
 from hisparse_sim.calibration.bench.points import Ground, Point, calls_for
 
 CONTEXTS = (131_072, 1 << 20, 32_768, 8_192, 65_536, 262_144, 524_288, 16_384)

@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 from hisparse_sim.calibration.bench import oracles
 from hisparse_sim.calibration.bench.abi import BLOCK_TOKENS
 from hisparse_sim.calibration.bench.checks.workbench import Bench
+from hisparse_sim.calibration.bench.kernels import Resolver
 from hisparse_sim.calibration.bench.library import HOST
-from hisparse_sim.calibration.bench.operations import GatherShape, Resolver, fill
+from hisparse_sim.calibration.bench.operations import GatherShape, fill
 
 
 def random_tables(

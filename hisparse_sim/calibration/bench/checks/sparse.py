@@ -11,15 +11,8 @@ from numpy.typing import NDArray
 from hisparse_sim.calibration.bench import oracles
 from hisparse_sim.calibration.bench.abi import BLOCK_TOKENS
 from hisparse_sim.calibration.bench.checks.workbench import Bench
-from hisparse_sim.calibration.bench.operations import (
-    KEY_PAGE_BYTES,
-    SCALE,
-    Attention,
-    Indexer,
-    Topk,
-    fill_key_pages,
-    fill_latent_rows,
-)
+from hisparse_sim.calibration.bench.kernels import SCALE, Attention, Indexer, Topk
+from hisparse_sim.calibration.bench.operations import KEY_PAGE_BYTES, fill_key_pages, fill_latent_rows
 
 
 def scores_of(random: np.random.Generator, kind: str, length: int) -> NDArray[np.float32]:

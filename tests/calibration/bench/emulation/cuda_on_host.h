@@ -23,7 +23,8 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __shared__ static
-#define HISPARSE_HOPPER 1
+#define HISPARSE_SM90 1
+#define HISPARSE_SM90A 1
 #define HISPARSE_DYNAMIC_SHARED(name) unsigned char* name = emulation::block.dynamic_shared
 
 struct uint2 { uint32_t x, y; };
