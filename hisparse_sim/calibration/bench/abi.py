@@ -57,7 +57,7 @@ Attention = _struct(
     "Attention",
     "*queries *pool *rows *output *lse *partial_output *partial_lse requests heads k splits .scale",
 )
-Timing = _struct("Timing", "slices launches warmup graphs .most_s")
+Timing = _struct("Timing", "slices launches warmup graphs .most_s *before")
 
 _STRUCTS: dict[str, type[ctypes.Structure]] = {
     "fill": Fill,

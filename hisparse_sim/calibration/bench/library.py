@@ -168,9 +168,14 @@ class Library:
         warmup: int = 3,
         graphs: bool = True,
         most_s: float = 5.0,
+        before: Op | None = None,
     ) -> Timed:
-        """Seconds of each launch of a slice; a slice is a CUDA graph unless ``graphs`` is false."""
-        how = Timing(slices, launches, warmup, int(graphs), most_s)
+        """Seconds of each launch of a slice; a slice is a CUDA graph unless ``graphs`` is false.
+
+        ``before`` is launched ahead of each slice, and not timed.
+        """
+        ahead = ctypes.addressof(before) if before is not None else 0
+        how = Timing(slices, launches, warmup, int(graphs), most_s, ahead)
         seconds = np.zeros((STREAMS, launches))
         recorded, late = ctypes.c_longlong(), ctypes.c_longlong()
         self._try(

@@ -40,12 +40,9 @@ class Ground:
     device: Device
     host_bytes: int
     rates: Rates | None
+    flush: Op | None = None
+    """A pass over more than the L2 holds."""
     random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(17))
-
-    @property
-    def cold_bytes(self) -> int:
-        """Rotating through so much leaves nothing in the L2: four times what it holds."""
-        return 4 * max(int(self.device.l2_bytes), 1 << 20)
 
     def floor(
         self, *, link_bytes: float = 0, hbm_bytes: float = 0, fp8_flop: float = 0, bf16_flop: float = 0
@@ -66,6 +63,8 @@ class Ground:
 class Point:
     """``calls`` calls a slice, so the time of one is the slice's over ``calls``.
 
+    ``cold``: the L2 is emptied ahead of each slice, in which no call reads what another has read.
+
     ``measure``: seconds of each call by another way than timed slices. ``verify`` says afterwards what is
     wrong with the results, or nothing; it gets the number of slices that ran.
     """
@@ -84,17 +83,18 @@ class Point:
     measure: Callable[[], NDArray[np.float64]] | None = None
     verify: Callable[[int], str] | None = None
 
-    def seconds(self, library: Library) -> NDArray[np.float64]:
+    def seconds(self, ground: Ground) -> NDArray[np.float64]:
         """Seconds of one call, once for each launch. Raises ``GpuError`` and ``Unsound``."""
         if self.measure is not None:
             return self.measure()
-        timed = library.time(
+        timed = ground.library.time(
             self.ops,
             slices=self.slices,
             launches=self.launches,
             warmup=self.warmup,
             graphs=self.graphs,
             most_s=MOST_S,
+            before=ground.flush if self.cold else None,
         )
         if timed.late:
             raise Unsound(f"{timed.late} launches began before all of them was queued")
@@ -116,10 +116,10 @@ def calls_for(estimate_s: float, *, most: int = 64) -> int:
     return max(1, min(most, math.ceil(SLICE_S / estimate_s)))
 
 
-def take(library: Library, name: str, point: Point) -> Sample:
+def take(ground: Ground, name: str, point: Point) -> Sample:
     """Time a point; a failure is a sample without figures. Raises ``GpuError`` when the GPU is lost."""
     try:
-        seconds = point.seconds(library)
+        seconds = point.seconds(ground)
     except GpuError as error:
         if error.fatal:
             raise

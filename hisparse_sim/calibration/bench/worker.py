@@ -41,11 +41,11 @@ def measure(
         if clock() > until_s:
             yield untaken(name, point.parameters, "truncated", "the time was up")
             return
-        sample = take(ground.library, name, point)
+        sample = take(ground, name, point)
         yield sample
         if sample.median_s and name not in again and point.verify is None:
             again.add(name)
-            second = take(ground.library, name, point)
+            second = take(ground, name, point)
             if second.median_s:
                 apart = second.median_s / sample.median_s - 1
                 yield f"{name} {point.parameters}: timed again at once, {apart:+.1%}"
@@ -75,7 +75,9 @@ def main(arguments: list[str]) -> int:
             _say("check", check.model_dump(mode="json"))
     else:
         group = next(g for g in GROUPS if g.name == what)
-        ground = Ground(library, device, host_pool_bytes(), rates_of(device.name.decode()))
+        scratch = library.empty(4 * max(int(device.l2_bytes), 1 << 20))
+        flush = stream(0, scratch, scratch, ctas=4 * int(device.sms))
+        ground = Ground(library, device, host_pool_bytes(), rates_of(device.name.decode()), flush)
         spin_up(library)
         for said in measure(group, ground, float(rest[0])):
             if isinstance(said, str):

@@ -188,7 +188,10 @@ static double now_s() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-static int time_once(Clock& clock, const Part* parts, const bool* used, double* took_s) {
+static int time_once(Clock& clock, const Op* before, const Part* parts, const bool* used, double* took_s) {
+    if (before) {
+        if (const int failed = launch(*before, clock.queues[0])) return failed;
+    }
     clock.gate[0] = 0;
     wait_for_host<<<1, 1, 0, clock.queues[0]>>>(clock.gate, clock.gate + 1);
     HISPARSE_TRY(cudaGetLastError());
@@ -307,7 +310,7 @@ int hisparse_time(const Op* ops, long long count, const Timing* how, double* sec
     for (i64 launch = -how->warmup; launch < how->launches; ++launch) {
         double took_s[kStreams] = {};
         const i64 slice = (launch + how->warmup) % how->slices;
-        if (const int failed = time_once(clock, &parts[slice * kStreams], used, took_s)) {
+        if (const int failed = time_once(clock, how->before, &parts[slice * kStreams], used, took_s)) {
             cudaDeviceSynchronize();
             return failed;
         }

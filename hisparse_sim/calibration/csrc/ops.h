@@ -165,6 +165,7 @@ struct Timing {
     i64 warmup;
     i64 graphs;     // 1: each slice and stream is a CUDA graph; 0: launched one by one
     double most_s;  // stop early when this much wall time is gone
+    const Op* before;  // launched ahead of each slice and not timed, such as a pass that empties the L2
 };
 
 struct Device {

@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(512) stream_pass(Stream s) {
         for (int i = 0; i < kUnroll; ++i) {
             const i64 at = base + i64(i) * blockDim.x;
             value[i] = make_uint4(uint32_t(at), 1, 2, 3);
-            if (kDirection != kWrite && at < vectors) value[i] = __ldcs(source + at);
+            if (kDirection != kWrite && at < vectors) value[i] = __ldcg(source + at);
         }
 #pragma unroll
         for (int i = 0; i < kUnroll; ++i) {

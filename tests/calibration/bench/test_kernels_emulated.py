@@ -115,7 +115,7 @@ def test_planted_mistakes_are_found(tmp_path: Path) -> None:
         text = (sources / name).read_text(encoding="utf-8")
         assert text.count(right) == 1, name
         (sources / name).write_text(text.replace(right, wrong), encoding="utf-8")
-    broken = emulate(sources, tmp_path)
+    broken = emulate(sources, tmp_path, optimise="-O1")
     for name in ("resolver", "topk", "gather", "indexer", "attention"):
         bench = checks.Bench(broken, 0xFF, full=False)
         checks.CHECKS[name][0](bench)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from hisparse_sim.calibration.bench.library import GPU, Library, Memory, Timed
 from hisparse_sim.calibration.bench.machine import RATES
 from hisparse_sim.calibration.bench.points import Ground, Point, take
 
+ROOT = Path(__file__).resolve().parents[3]
 H200 = Device(name=b"NVIDIA H200", sms=132, l2_bytes=60 << 20, memory_bytes=143_771 << 20, major=9)
 
 
@@ -68,15 +71,28 @@ def ground(emulation: Library, monkeypatch: pytest.MonkeyPatch) -> Iterator[Grou
     emulation.release()
 
 
+DOCUMENTED = {
+    name: row.split("|")[2]
+    for row in (ROOT / "docs/calibration.md").read_text(encoding="utf-8").splitlines()
+    if row.startswith("| `")
+    for name in re.findall(r"`(\w+)`", row.split("|")[1])
+}
+
+
+def test_the_documents_name_every_benchmark() -> None:
+    assert set(DOCUMENTED) == {name for group in GROUPS for name in group.benchmarks}
+
+
 @pytest.mark.parametrize("group", GROUPS, ids=lambda g: g.name)
 def test_each_point_stays_inside_its_memory(group: Group, ground: Ground) -> None:
     parameters: dict[str, tuple[str, ...]] = {}
     seen = set()
     for name, point in points_of(group, ground):
         object.__setattr__(point, "verify", None)
-        sample = take(ground.library, name, point)
+        sample = take(ground, name, point)
         assert sample.status == "ok", sample.reason
         assert parameters.setdefault(name, tuple(point.parameters)) == tuple(point.parameters)
+        assert all(re.search(rf"\b{parameter}\b", DOCUMENTED[name]) for parameter in point.parameters), name
         key = (name, *point.parameters.values())
         assert key not in seen, f"{key} is there twice"
         seen.add(key)
@@ -105,11 +121,14 @@ def test_a_timing_with_gaps_or_wrong_results_has_no_figures(emulation: Library) 
         def time(self, *_: Any, **__: Any) -> Timed:
             return Timed(np.ones((2, 3)), 1)
 
-    late = take(Late(emulation), "x", Point({"a": 1}))  # type: ignore[arg-type]
+    def on(library: Any) -> Ground:
+        return Ground(library, H200, 0, None)
+
+    late = take(on(Late(emulation)), "x", Point({"a": 1}))
     assert late.status == "failed" and late.median_s is None and "queued" in late.reason
-    wrong = take(Planned(emulation), "x", Point({"a": 1}, [op("null")], verify=lambda n: f"{n} wrong"))  # type: ignore[arg-type]
+    wrong = take(on(Planned(emulation)), "x", Point({"a": 1}, [op("null")], verify=lambda n: f"{n} wrong"))
     assert wrong.status == "failed" and wrong.reason == "24 wrong"
-    unsupported = take(emulation, "x", Point({"a": 1}, [op("null")]))
+    unsupported = take(on(emulation), "x", Point({"a": 1}, [op("null")]))
     assert unsupported.status == "unsupported" and unsupported.median_s is None
 
 

@@ -16,10 +16,10 @@ def passes(ground: Ground) -> Iterator[Point]:
     most = min(4 << 30, int(ground.device.memory_bytes) // 8)
     source, target = library.empty(most), library.empty(most)
     library.run([fill(source)])
-    # Small passes do not rotate: only those far above the L2 are cold.
     for nbytes in (n for n in (1 << 30, 4 << 30, 256 << 20, 64 << 20) if n <= most):
         calls = calls_for(nbytes / 3e12)
-        cold = nbytes >= ground.cold_bytes
+        # Passes follow one another over the same memory: a small one would find it in the L2.
+        cold = nbytes >= 4 * ground.device.l2_bytes
         for kernel, direction in DIRECTIONS.items():
             once = stream(direction, target, source, ctas=8 * ground.device.sms, nbytes=nbytes)
             moved = nbytes * (2 if kernel == "copy" else 1)
