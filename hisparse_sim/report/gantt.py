@@ -24,14 +24,16 @@ from hisparse_sim.report.sheet import (
     plain_y,
     say,
     sheet,
+    tick_label_in,
 )
-from hisparse_sim.report.timeline import Time
+from hisparse_sim.report.timeline import TOWERS, Time
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 PHASE_COLOURS = dict(zip(PHASES, (GREY, SKY, ORANGE, BLUE, VERMILLION), strict=True))
+_LABEL_IN = 0.81
 ROWS = 64
 """Bars above each other that can still be told apart in print."""
 _NAMED = 20
@@ -43,47 +45,42 @@ def gantt(runs: Sequence[RunPicture]) -> Figure:
     """A column a run: requests by phase over time, and below it a bar a request.
 
     Up to ``ROWS`` requests have a row each, in order of arrival. More are packed: a row holds requests
-    that follow each other, so there are as many rows as requests alive at once, and of more than
-    ``ROWS`` rows every so-manieth is drawn. The upper panel always counts all requests.
+    that follow each other, so there are as many rows as requests alive at once, and of a run's more
+    than ``ROWS`` rows every so-manieth is drawn. The upper panel always counts all requests.
     """
     time = Time(runs)
     lives = [phases(run.requests, run.end_s) for run in runs]
     shown = [name for name in PHASES if any(len(life[name].start_s) for life in lives)]
     placed = [_rows(run) for run in runs]
-    rows = max((int(place.max()) + 1 for place in placed if len(place)), default=1)
-    every = -(-rows // ROWS)
-    count = -(-rows // every)
+    rows = [int(place.max(initial=0)) + 1 for place in placed]
+    every = [-(-count // ROWS) for count in rows]
+    count = max((-(-n // step) for n, step in zip(rows, every, strict=True)), default=1)
     most = max((len(run.requests) for run in runs), default=0)
     one_each = most <= ROWS
     named = len(runs) == 1 and most <= _NAMED and "request_id" in runs[0].requests
     failed = [_failed(run) for run in runs]
-
-    def counts(axes: Axes, number: int) -> None:
-        layers = {name: at_a_time(lives[number][name], time.grid) for name in shown}
-        time.stack(axes, runs[number], layers, PHASE_COLOURS)
-        plain_y(axes, whole=True)
-        time.axis(axes)
+    ids = runs[0].requests["request_id"] if named else ()
+    labels = [fits(str(name), _LABEL_IN) for name in ids]
 
     def bars(axes: Axes, number: int) -> None:
-        place = placed[number]
+        place, step = placed[number], every[number]
         height = 0.8 if count <= ROWS // 2 else 0.9
-        drawn = {name: _sampled(lives[number][name], place, every) for name in shown}
+        drawn = {name: _sampled(lives[number][name], place, step) for name in shown}
         raster = sum(len(spans.start_s) for spans in drawn.values()) > _RASTER
         for name, spans in drawn.items():
             _bars(axes, spans, height, time.scale, PHASE_COLOURS[name], raster)
-        lost = failed[number][place[failed[number]] % every == 0]
+        lost = failed[number][place[failed[number]] % step == 0]
         if len(lost):
             at_s = np.asarray(runs[number].requests["arrival_s"], dtype=np.float64)[lost]
             axes.plot(
                 at_s / time.scale,
-                place[lost] // every,
+                place[lost] // step,
                 **_FAILED,  # type: ignore[arg-type]
                 clip_on=False,
             )
         axes.set_ylim(count - 0.4, -0.6)
         axes.grid(visible=False, axis="y")
         if named:
-            labels = [fits(str(name), 0.61) for name in runs[number].requests["request_id"]]
             axes.set_yticks(range(len(labels)), labels)
         else:
             axes.set_yticks([])
@@ -94,18 +91,46 @@ def gantt(runs: Sequence[RunPicture]) -> Figure:
     if one_each:
         title = "requests, in order of arrival"
     else:
-        title = "requests; a row holds one after the other" + (f"; 1 row of {every}" if every > 1 else "")
+        title = "requests; a row holds one after the other"
+        if max(every) > 1:
+            title += f"; 1 row of {' to '.join(map(str, sorted({min(every), max(every)})))}"
     mark = [line("failed", **_FAILED)] if any(len(lost) for lost in failed) else []
     height_in = min(max(0.11 * count, 0.45), 3.0)
     title_all, columns = names(runs)
     return sheet(
-        [Row("requests by phase", 0.75, counts), Row(title, height_in, bars)],
+        [*_counts(time, lives, shown), Row(title, height_in, bars)],
         title=title_all,
         columns=columns,
         key=[*(area(name, PHASE_COLOURS[name]) for name in shown), *mark],
         x_title=time.x_title,
-        left_in=0.85 if named else 0.4,
+        left_in=max([0.4, *(tick_label_in(label) + 0.13 for label in labels)]),
     )
+
+
+def _counts(time: Time, lives: Sequence[dict[str, Spans]], shown: Sequence[str]) -> list[Row]:
+    """How many requests are in each phase: on top of each other, unless those in the queue dwarf the rest."""
+    layers = [
+        {name: at_a_time(life[name], time.grid(run)) for name in shown}
+        for run, life in zip(time.runs, lives, strict=True)
+    ]
+
+    def row(title: str, names: Sequence[str]) -> Row:
+        def draw(axes: Axes, number: int) -> None:
+            time.stack(axes, time.runs[number], {name: layers[number][name] for name in names}, PHASE_COLOURS)
+            plain_y(axes, whole=True)
+            time.axis(axes)
+
+        return Row(title, 0.75, draw)
+
+    def most(names: Sequence[str]) -> float:
+        return max(
+            (float(np.sum([counts[name] for name in names], axis=0).max()) for counts in layers), default=0.0
+        )
+
+    others = [name for name in shown if name != "queue"]
+    if "queue" not in shown or not others or most(["queue"]) <= TOWERS * most(others):
+        return [row("requests by phase", shown)]
+    return [row("requests in the queue", ["queue"]), row("other requests, by phase", others)]
 
 
 _FAILED = {"marker": "x", "color": BLACK, "linestyle": "", "markersize": 3, "markeredgewidth": 0.8}

@@ -9,16 +9,16 @@ import numpy as np
 
 from hisparse_sim.report.run_picture import RunPicture, names
 from hisparse_sim.report.series import Floats
-from hisparse_sim.report.sheet import Row, line, look, plain_x, say, sheet, short
+from hisparse_sim.report.sheet import Row, look, plain_x, run_key, say, sheet, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _COLUMNS = (
-    ("ttft_s", "time to first token, s: % of requests within", 1.0),
-    ("tpot_s", "time per output token, ms", 1e3),
-    ("e2e_s", "end to end, s", 1.0),
+    ("ttft_s", "share of requests by time to first token, s", 1.0),
+    ("tpot_s", "by time per output token, ms", 1e3),
+    ("e2e_s", "by time from arrival to the last token, s", 1.0),
 )
 _POINTS = 1000
 """Of a line; more cannot be seen."""
@@ -32,18 +32,19 @@ def latency(runs: Sequence[RunPicture]) -> Figure:
             drawn = [np.sort(run.finite(column)) * scale for run in runs]
             for index, values in enumerate(drawn):
                 if len(values):
-                    axes.step(*_steps(values), where="post", **look(index))
+                    times, shares = _steps(values)
+                    how = look(index, of=len(runs), points=len(times))
+                    axes.step(times, shares, where="post", **how)
             if not any(map(len, drawn)):
                 say(axes, "no request completed")
             _x(axes, np.concatenate(drawn) if drawn else np.zeros(0))
             axes.set_ylim(0, 104)
-            axes.set_yticks([0, 25, 50, 75, 100])
+            axes.set_yticks([0, 25, 50, 75, 100], ["0", "25", "50", "75", "100 %"])
 
         return Row(title, 0.95, draw, own_x=True)
 
     title, labels = names(runs)
-    key = [line(label, **look(index)) for index, label in enumerate(labels)] if len(runs) > 1 else []
-    return sheet([row(*column) for column in _COLUMNS], title=title, key=key)
+    return sheet([row(*column) for column in _COLUMNS], title=title, key=run_key(labels))
 
 
 def _steps(values: Floats) -> tuple[Floats, Floats]:

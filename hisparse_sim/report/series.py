@@ -17,7 +17,7 @@ class TimeGrid:
     edges_s: Floats
 
     @classmethod
-    def over(cls, end_s: float, *, intervals: int = 300) -> TimeGrid:
+    def over(cls, end_s: float, *, intervals: int) -> TimeGrid:
         """``intervals`` equal ones from 0 to ``end_s`` > 0."""
         return cls(np.linspace(0.0, end_s, intervals + 1))
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 BLUE, VERMILLION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, BLACK, GREY = "#E69F00", "#56B4E9", "#000000", "#BBBBBB"
 COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
-STYLES = ("-", "--", "-.", ":")
+_MARKS = 5
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
 
 COLUMN_IN = 3.3
 """Width of one column of a page; all text is readable at that size."""
@@ -31,7 +32,7 @@ ABREAST = 4
 """Columns of a sheet; more go below."""
 FONT_PT = 7
 SMALL_PT = 6.5
-_LEFT_IN, _RIGHT_IN, _TOP_IN, _BOTTOM_IN = 0.4, 0.1, 0.06, 0.36
+_LEFT_IN, _RIGHT_IN, _TOP_IN, _BOTTOM_IN = 0.4, 0.12, 0.06, 0.36
 _LINE_IN = 0.135
 """Height of a line of text."""
 _CHARACTER_IN, _SMALL_CHARACTER_IN = 0.05, 0.045
@@ -184,9 +185,28 @@ def area(label: str, colour: str, **look: Any) -> Artist:
     return Patch(facecolor=colour, label=label, linewidth=0, **look)
 
 
-def look(index: int) -> dict[str, Any]:
-    """Colour and line style of one of several runs: 28 in all."""
-    return {"color": COLOURS[index % len(COLOURS)], "linestyle": STYLES[index % len(STYLES)]}
+def look(index: int, *, of: int, points: int = 0) -> dict[str, Any]:
+    """Colour and marker of one of several runs (56 in all); a lone one needs no marker.
+
+    A line of so many ``points`` has some markers, not where the others have theirs and, of earlier lines,
+    larger, so that they show below one that covers them. Dashes would be lost where a line goes up and down.
+    """
+    if of < 2:
+        return {"color": COLOURS[0]}
+    every = max(points // _MARKS, 1)
+    return {
+        "color": COLOURS[index % len(COLOURS)],
+        "marker": MARKERS[index % len(MARKERS)],
+        "markersize": 3.0 + 0.8 * min(of - 1 - index, 2),
+        "markeredgewidth": 0,
+        "markevery": (every * (index % _MARKS) // _MARKS, every),
+    }
+
+
+def run_key(labels: Sequence[str]) -> list[Artist]:
+    """An entry a run, unless there is only one."""
+    count = len(labels)
+    return [line(label, **look(index, of=count)) for index, label in enumerate(labels)] if count > 1 else []
 
 
 def say(axes: Axes, words: str) -> None:
@@ -233,6 +253,13 @@ def time_unit(end_s: float) -> tuple[str, float]:
     return ("ms", 1e-3) if end_s < 0.5 else ("s", 1.0)
 
 
+def tick_label_in(text: str) -> float:
+    """The width of a label of a tick, in inches."""
+    from matplotlib.textpath import TextPath
+
+    return float(TextPath((0, 0), text, size=SMALL_PT).get_extents().width) / 72
+
+
 def fits(text: str, room_in: float) -> str:
     """``text``, cut in its middle where it is too long for ``room_in``."""
     most = max(int(room_in / _CHARACTER_IN), 5)
@@ -267,7 +294,7 @@ def _key_columns(key: Sequence[Artist], room_in: float) -> int:
 
 def _strip_lines(row: Row, room_in: float) -> int:
     """Lines of text above a row: title and key share one if they fit."""
-    return 1 if len(row.title) * _CHARACTER_IN + _key_in(row.key) <= room_in else 2
+    return 1 if len(row.title) * _CHARACTER_IN + 0.1 + _key_in(row.key) <= room_in else 2
 
 
 def _strip(figure: Figure, row: Row, at: tuple[float, float], bottom: float, width_in: float) -> None:

@@ -22,6 +22,7 @@ from hisparse_sim.report.sheet import (
     look,
     plain_x,
     plain_y,
+    run_key,
     say,
     sheet,
     time_unit,
@@ -35,19 +36,22 @@ _PALE = "#B3D4E8"
 """BLUE, thinned: what is only kept while there is room."""
 TIER_COLOURS = dict(zip(TIERS, (ORANGE, VERMILLION, BLUE, PURPLE, _PALE), strict=True))
 
-Line = tuple[str, str, str, Callable[[RunPicture, TimeGrid], Floats | None]]
-"""Name, colour, line style and values."""
+_INTERVALS, _FEWEST = 300, 60
+"""Of the time axis, and of a run that is much shorter than that."""
+
+Line = tuple[str, str, Callable[[RunPicture, TimeGrid], Floats]]
+"""Name, colour and values."""
 
 
 def timeline(runs: Sequence[RunPicture]) -> Figure:
     """A column a run, all with the same scales: requests, KV by tier, both pools, the link."""
     time = Time(runs)
     rows = [
-        _lines(time, "requests", [("running", BLUE, "-", RunPicture.running), _WAITING], whole=True),
+        *_requests(time),
         _lines(time, "preemptions so far", [_PREEMPTIONS], whole=True),
         _kv_by_tier(time),
         _gpu_by_tier(time),
-        _lines(time, "host pool, % of blocks", [_HOST, _HOST_ONLY], percent=True),
+        _host(time),
         _lines(time, "link of one GPU, GB/s", [_H2D, _D2H]),
     ]
     title, columns = names(runs)
@@ -69,7 +73,7 @@ def overlay(runs: Sequence[RunPicture]) -> Figure:
     )
     rows: list[Row] = []
     for name, values, whole in quantities:
-        drawn = [values(run, time.grid) for run in runs]
+        drawn = [values(run, time.grid(run)) for run in runs]
         if rows and not _anything(drawn):
             continue  # a panel with nothing in it for any run says so best by not being there
 
@@ -78,15 +82,14 @@ def overlay(runs: Sequence[RunPicture]) -> Figure:
         ) -> None:
             for index, (run, over_time) in enumerate(zip(runs, drawn, strict=True)):
                 if over_time is not None:
-                    time.plot(axes, run, over_time, **look(index))
+                    time.plot(axes, run, over_time, **look(index, of=len(runs), points=len(over_time)))
             plain_y(axes, whole=whole, percent="%" in name)
             time.axis(axes)
             if not any(len(run.steps) for run in runs):
                 say(axes, "no step was taken")
 
         rows.append(Row(name, 0.75, draw))
-    key = [line(label, **look(index)) for index, label in enumerate(labels)] if len(runs) > 1 else []
-    return sheet(rows, title=title, key=key, x_title=time.x_title)
+    return sheet(rows, title=title, key=run_key(labels), x_title=time.x_title)
 
 
 class Time:
@@ -97,31 +100,34 @@ class Time:
         self.end_s = max((run.end_s for run in runs), default=0.0) or 1.0
         unit, self.scale = time_unit(self.end_s)
         self.x_title = f"simulated time, {unit}"
-        self.grid = TimeGrid.over(self.end_s)
-        self.middle = (self.grid.edges_s[:-1] + self.grid.edges_s[1:]) / 2 / self.scale
 
-    def shown(self, run: RunPicture) -> slice:
-        """The intervals of a run; one that ended earlier stops there."""
-        within = self.grid.edges_s[1:] <= max(run.end_s * (1 + 1e-9), self.grid.width_s)
-        return slice(0, int(within.sum()) if len(run.steps) else 0)
+    def grid(self, run: RunPicture) -> TimeGrid:
+        """Intervals as long as the others', or shorter: a short run has its details beside a long one."""
+        end_s = run.end_s or self.end_s
+        return TimeGrid.over(end_s, intervals=max(round(_INTERVALS * end_s / self.end_s), _FEWEST))
+
+    def middle(self, run: RunPicture) -> Floats:
+        """Where the intervals of a run stand on the axis; nowhere if it has no steps."""
+        edges_s = self.grid(run).edges_s if len(run.steps) else np.zeros(1)
+        return np.asarray((edges_s[:-1] + edges_s[1:]) / 2 / self.scale, dtype=np.float64)
 
     def means(
         self, run: RunPicture, layers: dict[str, Floats], *, hold: bool, scale: float = 1.0
     ) -> dict[str, Floats]:
         """Of quantities in each row of the steps, those over time."""
-        return {name: scale * run.mean(self.grid, values, hold=hold) for name, values in layers.items()}
+        return {name: scale * run.mean(self.grid(run), values, hold=hold) for name, values in layers.items()}
 
     def plot(self, axes: Axes, run: RunPicture, values: Floats, **how: object) -> None:
-        shown = self.shown(run)
-        axes.plot(self.middle[shown], values[shown], **how)  # type: ignore[arg-type]
+        at = self.middle(run)
+        axes.plot(at, values[: len(at)], **how)  # type: ignore[arg-type]
 
     def stack(self, axes: Axes, run: RunPicture, layers: dict[str, Floats], colours: dict[str, str]) -> None:
         """Areas on top of each other."""
-        shown = self.shown(run)
-        below = np.zeros(len(self.middle))[shown]
+        at = self.middle(run)
+        below = np.zeros(len(at))
         for name, values in layers.items():
-            above = below + values[shown]
-            axes.fill_between(self.middle[shown], below, above, color=colours[name], linewidth=0)
+            above = below + values[: len(at)]
+            axes.fill_between(at, below, above, color=colours[name], linewidth=0)
             below = above
 
     def axis(self, axes: Axes) -> None:
@@ -129,36 +135,52 @@ class Time:
         plain_x(axes, self.end_s / self.scale, ticks=6 if abreast < 3 else 4)
 
 
-_WAITING: Line = ("waiting", VERMILLION, "--", RunPicture.waiting)
-_PREEMPTIONS: Line = ("", VERMILLION, "-", RunPicture.preemptions_so_far)
-_HOST: Line = ("in use", GREEN, "-", lambda run, grid: run.used_percent(grid, "host"))
-_HOST_ONLY: Line = ("without GPU copy", SKY, "--", lambda run, grid: run.host_only_percent(grid))
-_H2D: Line = ("host to GPU", BLUE, "-", lambda run, grid: run.gb_per_s(grid, "h2d"))
-_D2H: Line = ("GPU to host", ORANGE, "--", lambda run, grid: run.gb_per_s(grid, "d2h"))
+# Two lines of a panel: one dark and thin, one light, wide and below it, so that both are seen where they
+# are one. Dashes would be lost where a line goes up and down.
+_WIDE = {ORANGE: 1.6}
+_RUNNING: Line = ("running", BLUE, RunPicture.running)
+_WAITING: Line = ("waiting", ORANGE, RunPicture.waiting)
+_PREEMPTIONS: Line = ("", VERMILLION, RunPicture.preemptions_so_far)
+_H2D: Line = ("host to GPU", BLUE, lambda run, grid: run.gb_per_s(grid, "h2d"))
+_D2H: Line = ("GPU to host", ORANGE, lambda run, grid: run.gb_per_s(grid, "d2h"))
+TOWERS = 4
+"""One line above another by this factor leaves nothing to see of that."""
+
+
+def _requests(time: Time) -> list[Row | None]:
+    """Running and waiting requests in one panel, or in two if they are of different sizes."""
+    most = [
+        max((float(values(run, time.grid(run)).max()) for run in time.runs), default=0.0)
+        for values in (RunPicture.running, RunPicture.waiting)
+    ]
+    if max(most) <= TOWERS * min(most) or not min(most):
+        return [_lines(time, "requests", [_RUNNING, _WAITING], whole=True, always=True)]
+    return [
+        _lines(time, "running requests", [("", *_RUNNING[1:])], whole=True, always=True),
+        _lines(time, "waiting requests", [("", *_WAITING[1:])], whole=True),
+    ]
 
 
 def _lines(
-    time: Time, title: str, lines: Sequence[Line], *, whole: bool = False, percent: bool = False
+    time: Time, title: str, lines: Sequence[Line], *, whole: bool = False, always: bool = False
 ) -> Row | None:
-    """A row with some quantities as lines, without those that no run has; the first row is always one."""
-    found = [(entry, [entry[3](run, time.grid) for run in time.runs]) for entry in lines]
-    first = lines[0][0] == "running"
-    found = [(entry, drawn) for entry, drawn in found if first or _anything(drawn)]
+    """A row with some quantities as lines, without those that no run has (unless it is there ``always``)."""
+    found = [(entry, [entry[2](run, time.grid(run)) for run in time.runs]) for entry in lines]
+    found = [(entry, drawn) for entry, drawn in found if always or _anything(drawn)]
     if not found:
         return None
+    widths = {colour: _WIDE.get(colour, 1.0) if len(found) > 1 else 1.0 for (_, colour, _), _ in found}
 
     def draw(axes: Axes, number: int) -> None:
         run = time.runs[number]
-        for (_, colour, dashes, _), drawn in found:
-            values = drawn[number]
-            if values is not None:
-                time.plot(axes, run, values, color=colour, linestyle=dashes)
-        plain_y(axes, whole=whole, percent=percent)
+        for (_, colour, _), drawn in reversed(found):
+            time.plot(axes, run, drawn[number], color=colour, linewidth=widths[colour])
+        plain_y(axes, whole=whole)
         time.axis(axes)
-        if first and not len(run.steps):
+        if always and not len(run.steps):
             say(axes, "no step was taken")
 
-    key = [line(name, color=colour, linestyle=dashes) for (name, colour, dashes, _), _ in found if name]
+    key = [line(name, color=colour, linewidth=widths[colour]) for (name, colour, _), _ in found if name]
     return Row(title, 0.75, draw, key)
 
 
@@ -188,6 +210,27 @@ def _gpu_by_tier(time: Time) -> Row:
 
     key = [area(name, TIER_COLOURS[name]) for name in names] if len(names) > 1 else []
     return Row("GPU pool in use, % of blocks" if not key else "GPU pool, % of blocks", 0.75, draw, key)
+
+
+def _host(time: Time) -> Row | None:
+    """What of the host pool is in use, and what of that only the host has."""
+    used = [run.used_percent(time.grid(run), "host") for run in time.runs]
+    only = [run.host_only_percent(time.grid(run)) for run in time.runs]
+    if not _anything(used):
+        return None
+
+    def draw(axes: Axes, number: int) -> None:
+        run = time.runs[number]
+        for values, colour in ((used[number], GREEN), (only[number], SKY)):
+            if values is not None:
+                time.stack(axes, run, {"": values}, {"": colour})
+        plain_y(axes, percent=True)
+        time.axis(axes)
+
+    if not _anything(only):
+        return Row("host pool in use, % of blocks", 0.75, draw)
+    key = [area("in use", GREEN), area("host only", SKY)]
+    return Row("host pool, % of blocks", 0.75, draw, key)
 
 
 def _anything(lines: Sequence[Floats | None]) -> bool:

@@ -21,7 +21,7 @@ from hisparse_sim.report.phases import at_a_time, packed, phases
 from hisparse_sim.report.plots import PICTURES, save_plots
 from hisparse_sim.report.run_picture import RunPicture, names
 from hisparse_sim.report.series import TimeGrid
-from hisparse_sim.report.sheet import COLOURS, fits, short, style, time_unit
+from hisparse_sim.report.sheet import BLUE, COLOURS, GREEN, ORANGE, SKY, fits, short, style, time_unit
 from hisparse_sim.report.timeline import TIER_COLOURS, overlay, timeline
 
 STEPS: dict[str, list[Any]] = {
@@ -115,7 +115,8 @@ def test_the_timeline_shows_what_happened_and_leaves_out_what_did_not() -> None:
         "GPU pool in use, % of blocks",
         "link of one GPU, GB/s",
     ]
-    assert line(shown["requests"]).max() == pytest.approx(3)
+    waiting, running = line(shown["requests"]), line(shown["requests"], 1)
+    assert running.max() == pytest.approx(3) and not waiting.any()
     assert line(shown["preemptions so far"])[-1] == pytest.approx(3)
     assert line(shown["link of one GPU, GB/s"]).max() == pytest.approx(2)
     assert shown["GPU pool in use, % of blocks"].get_ylim() == (0, 104)
@@ -163,9 +164,36 @@ def test_runs_side_by_side_have_the_same_scales() -> None:
     assert len(line(second[0])) < len(line(first[0]))
 
 
-def test_runs_over_each_other_have_a_line_each() -> None:
+def test_a_queue_that_towers_over_what_runs_has_a_panel_of_its_own() -> None:
+    run = picture()
+    run.steps["waiting"] = [0, 12, 5]
+    assert next(iter(panels(timeline([run])))) == "requests"
+    run.steps["waiting"] = [0, 13, 5]
+    shown = panels(timeline([run, picture(folder="b")][:1]))
+    assert list(shown)[:2] == ["running requests", "waiting requests"]
+    assert line(shown["running requests"]).max() == pytest.approx(3)
+    assert line(shown["waiting requests"]).max() == pytest.approx(13)
+
+
+def test_a_short_run_has_its_details_beside_a_long_one() -> None:
+    short_run, long = picture(folder="a"), picture(folder="b")
+    long.steps.loc[2, "end_s"] = 600.0
+    first, *_ = timeline([short_run, long]).axes
+    assert first.get_xlim() == (0, 10)  # minutes
+    at = np.asarray(first.get_lines()[1].get_xdata())
+    assert len(at) == 60 and at[-1] * 60 == pytest.approx(6, abs=0.1)
+    assert line(first, 1).max() == pytest.approx(3)
+
+
+def test_runs_over_each_other_have_a_line_and_a_marker_each() -> None:
     axes = panels(overlay([picture(folder="a"), picture(folder="b")]))["running requests"]
-    assert [entry.get_color() for entry in axes.get_lines()] == list(COLOURS[:2])
+    lines = axes.get_lines()
+    assert [entry.get_color() for entry in lines] == list(COLOURS[:2])
+    assert len({entry.get_marker() for entry in lines}) == 2
+    (starts, every), (other, _) = (entry.get_markevery() for entry in lines)
+    assert starts != other and 300 / every == 5
+    (lone,) = panels(overlay([picture()]))["running requests"].get_lines()
+    assert lone.get_marker() == "None"
 
 
 # -- names -----------------------------------------------------------------------------------------
@@ -294,6 +322,23 @@ def test_many_requests_share_rows_and_of_many_rows_some_are_drawn(count: int, al
     assert ("; 1 row of 4" in " ".join(text.get_text() for text in figure.texts)) is (alive == 200)
 
 
+def test_runs_of_many_rows_and_of_few_are_sampled_each_for_itself() -> None:
+    figure = gantt([many(1000, 200), many(100, 10)])
+    assert "; 1 row of 1 to 4" in " ".join(text.get_text() for text in figure.texts)
+    bars = figure.axes[-1]
+    assert len(bars.collections[0].get_paths()) == 100
+
+
+def test_a_queue_that_towers_over_the_other_phases_is_counted_apart() -> None:
+    run = many(1000, 90)
+    assert next(iter(panels(gantt([run])))) == "requests by phase"
+    run.requests["first_scheduled_s"] = run.requests["finish_s"] - 10
+    run.requests["first_token_s"] = run.requests["finish_s"] - 5
+    queue, others, _ = gantt([run]).axes
+    assert queue.dataLim.y1 == pytest.approx(79.5, rel=0.05)
+    assert others.dataLim.y1 == pytest.approx(10, rel=0.05)
+
+
 def test_refused_requests_are_marked() -> None:
     _, bars = gantt([picture()]).axes
     (mark,) = bars.get_lines()
@@ -342,19 +387,37 @@ def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
     assert [p.read_bytes() for p in first] == [p.read_bytes() for p in second]
 
 
+def shown_on(axis: Any) -> list[Any]:
+    """The labels of the ticks that are in view."""
+    low, high = sorted(axis.get_view_interval())
+    ticks = [*axis.get_major_ticks(), *axis.get_minor_ticks()]
+    labels = [tick.label1 for tick in ticks if low <= tick.get_loc() <= high]
+    return [label for label in labels if label.get_visible() and label.get_text()]
+
+
 def test_one_run_fits_one_column_and_no_text_leaves_it() -> None:
     runs = [hisparse(hot_blocks=[5, 5, 0])]
     sheets = [(runs, draw) for draw in PICTURES.values()]
     sheets += [
         ([picture(folder=f"folder-{i}") for i in range(5)], draw) for draw in (timeline, gantt, overlay)
     ]
+    named = picture()
+    named.requests["request_id"] = [
+        "conversation-0/1",
+        "chatcmpl-4f9a0b7cc2",
+        "a/rather-long/name-of/a-request/1234",
+    ]
+    named.requests["e2e_s"] = [0.1, 99.9, 10_000.0]
+    sheets += [([named], draw) for draw in (gantt, latency)]
     with style():
         for drawn, draw in sheets:
             figure = draw(drawn)
             figure.draw_without_rendering()
             width, height = figure.get_size_inches()
             assert width == (3.3 if len(drawn) == 1 or draw is overlay else 7.0)
-            for text in (*figure.texts, *(t for legend in figure.legends for t in legend.get_texts())):
+            ticks = [t for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) for t in shown_on(axis)]
+            keys = [t for legend in figure.legends for t in legend.get_texts()]
+            for text in (*figure.texts, *keys, *ticks):
                 box = text.get_window_extent().transformed(figure.dpi_scale_trans.inverted())
                 assert box.x0 >= 0 and box.x1 <= width and box.y0 >= 0 and box.y1 <= height, text
 
@@ -398,6 +461,14 @@ def test_areas_are_told_apart_with_any_colour_vision(colours: dict[str, str], vi
     seen = [lab(colour, VISION[vision]) for colour in colours.values()]
     distances = [np.linalg.norm(a - b) for i, a in enumerate(seen) for b in seen[:i]]
     assert min(distances) > 15  # 2 can just be seen, side by side
+
+
+@pytest.mark.parametrize("pair", [(BLUE, ORANGE), (GREEN, SKY)])
+def test_two_of_a_panel_are_told_apart_with_any_colour_vision(pair: tuple[str, str]) -> None:
+    for vision in VISION.values():
+        first, second = (lab(colour, vision) for colour in pair)
+        assert np.linalg.norm(first - second) > 15
+    assert abs(lab(BLUE, VISION["all cones"])[0] - lab(ORANGE, VISION["all cones"])[0]) > 20  # printed grey
 
 
 # -- small things ----------------------------------------------------------------------------------
