@@ -48,7 +48,7 @@ def quiet_steps(scheduler: Scheduler, memory: QuietMemory) -> int:
         computed = request.computed
         if request.num_tokens + request.placeholders - computed != 1 or request.stale:
             return 0
-        end = min(request.prompt_tokens + request.max_tokens, config.max_model_len)
+        end = min(request.end_tokens, config.max_model_len)
         # Each step but the one that ends it; a token under way counts as computed already.
         steps = min(steps, end - request.num_tokens - 1)
         if steps > 0:

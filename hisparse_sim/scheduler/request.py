@@ -22,7 +22,7 @@ class Request:
     """One request. Token counts are of prompt and output together unless said.
 
     ``content`` are the ids of its whole blocks (``memory.content``), long enough for the prompt and
-    all output it may produce.
+    all output it may produce. ``output_tokens``: what it will produce; none: ``max_tokens``.
     """
 
     __slots__ = (
@@ -35,7 +35,7 @@ class Request:
         "furthest",
         "id",
         "in_flight",
-        "max_tokens",
+        "limit_tokens",
         "memory",
         "num_tokens",
         "placeholders",
@@ -55,13 +55,13 @@ class Request:
         max_tokens: int,
         content: Ids,
         *,
+        output_tokens: int | None = None,
         arrival: float = 0.0,
         priority: int = 0,
         user: Any = None,
     ) -> None:
         self.id = id
         self.prompt_tokens = prompt_tokens
-        self.max_tokens = max_tokens
         self.content = content
         self.arrival = arrival
         self.priority = priority
@@ -69,8 +69,10 @@ class Request:
         """Whatever the caller wants to find again."""
         self.num_tokens = prompt_tokens
         """Prompt and sampled tokens."""
-        self.end_tokens = prompt_tokens + max_tokens
-        """Where it stops by itself."""
+        self.limit_tokens = prompt_tokens + max_tokens
+        """Where the client's ``max_tokens`` ends it at the latest; the scheduler may count on it."""
+        self.end_tokens = prompt_tokens + min(output_tokens or max_tokens, max_tokens)
+        """Where the model will end it; no decision may look at it before that token has come back."""
         self.computed = 0
         """Tokens whose KV exists or is being computed."""
         self.furthest = 0

@@ -173,7 +173,7 @@ class Scheduler:
 
     def _missing(self, request: Request) -> int:
         """Tokens that a running request computes in this step."""
-        if request.placeholders and request.computed + 2 - request.placeholders >= request.end_tokens:
+        if request.placeholders and request.computed + 2 - request.placeholders >= request.limit_tokens:
             return 0  # its last token is already on the way
         n = request.num_tokens + request.placeholders - request.computed
         if 0 < self._threshold < n:
@@ -191,7 +191,7 @@ class Scheduler:
             if (
                 computed < request.quiet_until
                 and request.num_tokens + ahead - computed == 1
-                and not (ahead and computed + 2 - ahead >= request.end_tokens)
+                and not (ahead and computed + 2 - ahead >= request.limit_tokens)
             ):  # decodes a token for which the memory has nothing to do
                 scheduled[request] = 1
                 self._budget -= 1

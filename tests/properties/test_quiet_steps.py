@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_laws import scenario
+from random_scenarios import scenario
 
 from hisparse_sim.memory.residency import HiSparseMemory
 from hisparse_sim.memory.resident import ResidentMemory
