@@ -65,6 +65,7 @@ class Library:
     """One loaded library, one GPU. ``open`` before anything else."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         try:
             self._library = ctypes.CDLL(str(path))
         except OSError as error:

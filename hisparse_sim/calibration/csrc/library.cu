@@ -1,6 +1,4 @@
 // Memory, launches and clocks around the kernels, for one GPU and one thread.
-#include "library.h"
-
 #include <cuda_runtime.h>
 
 #include <chrono>
@@ -9,6 +7,8 @@
 #include <cstring>
 #include <memory>
 #include <vector>
+
+#include "library.h"
 
 namespace hisparse {
 
@@ -43,8 +43,12 @@ static int start(void (*kernel)(Parameter...), dim3 grid, int threads, i64 share
         HISPARSE_TRY(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                           cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)));
     }
-    kernel<<<grid, threads, size_t(shared_bytes), queue>>>(argument...);
-    HISPARSE_TRY(cudaGetLastError());
+    cudaLaunchConfig_t config{};
+    config.gridDim = grid;
+    config.blockDim = dim3(unsigned(threads));
+    config.dynamicSmemBytes = size_t(shared_bytes);
+    config.stream = queue;
+    HISPARSE_TRY(cudaLaunchKernelEx(&config, kernel, argument...));
     return 0;
 }
 
@@ -101,7 +105,8 @@ static int launch(const Op& op, Queue queue) {
 }
 
 // Holds the GPU until the host has queued everything, so that no launch gap is timed.
-__global__ void wait_for_host(volatile int* open, int* late) {
+__global__ void wait_for_host(int* gate, int* late) {
+    const volatile int* open = gate;
     const long long begin = clock64();
     while (*open == 0) {
         if (clock64() - begin > 200'000'000) {  // 0.1 s: the host is stuck behind a full queue
@@ -193,8 +198,9 @@ static int time_once(Clock& clock, const Op* before, const Part* parts, const bo
         if (const int failed = launch(*before, clock.queues[0])) return failed;
     }
     clock.gate[0] = 0;
-    wait_for_host<<<1, 1, 0, clock.queues[0]>>>(clock.gate, clock.gate + 1);
-    HISPARSE_TRY(cudaGetLastError());
+    if (const int failed = start(wait_for_host, dim3(1), 1, 0, clock.queues[0], clock.gate, clock.gate + 1)) {
+        return failed;
+    }
     HISPARSE_TRY(cudaEventRecord(clock.gate_passed, clock.queues[0]));
     int failed = 0;
     for (int s = 0; s < kStreams && failed == 0; ++s) {

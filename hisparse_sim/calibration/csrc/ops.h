@@ -3,6 +3,7 @@
 // device memory, "host" pointers pinned host memory that the GPU can read (mapped, unified addresses).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace hisparse {

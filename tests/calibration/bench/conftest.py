@@ -20,6 +20,12 @@ def emulation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
     library.release()
 
 
+@pytest.fixture
+def emulated_path(emulation: Library) -> str:
+    """Where the emulated library is."""
+    return str(emulation.path)
+
+
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
     """The library for Hopper, compiled by the nvcc of this machine."""

@@ -1,4 +1,4 @@
-"""Builds the kernels for the host."""
+"""The library for the host: emulation/ stands in for the CUDA runtime, CUDA C++ and PTX."""
 
 from __future__ import annotations
 
@@ -19,17 +19,10 @@ def emulate(sources: Path, into: Path, *, optimise: str = "-O2") -> Library:
     if compiler is None:
         pytest.skip("g++ is not on this machine")
     library = into / "libemulation.so"
-    flags = [
-        optimise,
-        "-std=c++17",
-        "-fPIC",
-        "-shared",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-Wno-unknown-pragmas",
-    ]
-    command = [compiler, *flags, f"-I{EMULATION}", f"-I{sources}", EMULATION / "emulation.cpp", "-o", library]
+    flags = f"{optimise} -std=c++17 -fPIC -shared -Wall -Wextra -Werror -Wno-unknown-pragmas"
+    instead = '-DHISPARSE_PTX_INSTEAD="ptx_on_host.h"'
+    inputs = [f"-I{EMULATION}", instead, "-x", "c++", str(sources / "library.cu"), "-o", str(library)]
+    command = [compiler, *flags.split(), *inputs]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     made = Library(library)

@@ -224,7 +224,7 @@ inline void run_block(int threads) {
 
 template <typename... Parameter>
 void run_grid(void (*kernel)(Parameter...), dim3 grid, int threads, size_t shared_bytes,
-              const Parameter&... argument) {
+              Parameter... argument) {
     static std::vector<unsigned char> memory(256 << 10);
     block.dynamic_shared = reinterpret_cast<unsigned char*>((uintptr_t(memory.data()) + 1023) & ~uintptr_t(1023));
     if (shared_bytes > 227 << 10) die("more shared memory than a CTA can have");
