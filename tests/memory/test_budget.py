@@ -215,6 +215,22 @@ def test_the_host_pool_can_be_what_limits_the_length():
     assert sizes.max_model_len == (sizes.num_host_blocks - 2) * 64
 
 
+def test_vllm_030_states_less_and_starts_with_more():
+    asked = PUBLISHED.model_copy(update={"max_model_len": 2**20})
+    new = size_pools(glm_5_3(), H200, asked)
+    old = size_pools(glm_5_3(), H200, asked.model_copy(update={"version": "0.30"}))
+    # 16,384 indexer blocks, a hot region, and in each group resident pages: up to the window, or all.
+    hot, groups = new.hot_blocks, new.resident_groups
+    assert new.max_concurrency == new.num_gpu_blocks / (2**14 + groups * new.admission_window_pages + hot)
+    assert old.max_concurrency == new.num_gpu_blocks / (2**14 + groups * 2**14 + hot)
+    assert (new.steady_concurrency > new.max_concurrency, old.steady_concurrency) == (True, None)
+    # A host pool that does not hold one request is refused by 0.33 alone.
+    small = asked.model_copy(update={"host_pool_gib": 16.0})
+    with pytest.raises(Infeasible):
+        size_pools(glm_5_3(), H200, small)
+    assert size_pools(glm_5_3(), H200, small.model_copy(update={"version": "0.30"})).num_host_blocks < 2**14
+
+
 def test_activations_are_those_of_two_profiled_runs():
     llama = gqa(32, 8)
     for tokens, gib in ((20_000, 17.06 - 14.99), (29_000, 17.98 - 14.99)):

@@ -16,7 +16,14 @@ THREE_GROUPS = {"num_layers": 8, "index_topk": 128}
 FIELDS = ["prompt_len", "output_len", "arrival_step", "prefix_group", "prefix_len", "priority"]
 
 
-def replay(mode: str, engine: dict[str, Any], model: dict[str, Any] = TWO_GROUPS, **requests) -> Replay:
+def replay(
+    mode: str,
+    engine: dict[str, Any],
+    model: dict[str, Any] = TWO_GROUPS,
+    *,
+    version: str = "0.33",
+    **requests,
+) -> Replay:
     """Requests by name: (prompt, output[, arrival step[, prefix group, prefix length[, priority]]])."""
     return Replay(
         {
@@ -27,14 +34,22 @@ def replay(mode: str, engine: dict[str, Any], model: dict[str, Any] = TWO_GROUPS
                 {"id": name, "arrival_step": 0, **dict(zip(FIELDS, values, strict=False))}
                 for name, values in requests.items()
             ],
-        }
+        },
+        version=version,
     )
 
 
-def run(mode: str, engine: dict[str, Any], model: dict[str, Any] = TWO_GROUPS, **requests) -> dict[int, Any]:
+def run(
+    mode: str,
+    engine: dict[str, Any],
+    model: dict[str, Any] = TWO_GROUPS,
+    *,
+    version: str = "0.33",
+    **requests,
+) -> dict[int, Any]:
     """What happens, by step."""
     lines = {}
-    for line in replay(mode, engine, model, **requests).lines():
+    for line in replay(mode, engine, model, version=version, **requests).lines():
         lines[line["step"]] = line
         assert line["step"] < 3000, "the requests never end"
     return lines
