@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class StepWork:
+class StepWork(NamedTuple):
     """The work of one engine step on one DP replica, as the scheduler decided it.
 
     Counts are of the whole replica; its TP ranks share them. Lookups, staging and mirroring are 0

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
+from hisparse_sim.memory.pool import NO_IDS, Ids
 
-from hisparse_sim.memory.pool import Ids
-
-NOTHING: Ids = np.empty(0, dtype=np.int64)
+NOTHING = NO_IDS
 
 
 class EngineDied(RuntimeError):
@@ -23,8 +21,15 @@ class Sequence(Protocol):
     computed: int
     in_flight: int
     quiet_until: int
+    quiet_while_free: bool
+    private_from: int
     content: Ids
     memory: Any
+
+
+def content_bound(request: Sequence) -> int:
+    """All content ids of a request lie below this."""
+    return int(request.content.max()) + 1 if len(request.content) else 0
 
 
 class Hit(NamedTuple):

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from hisparse_sim.memory.pool import GrowingArray, Ids
+from hisparse_sim.memory.pool import NO_IDS, GrowingArray, Ids
 
 ABSENT, STORING, READY = 0, 1, 2
 _SERIAL = 1 << 32  # rank = serial * _SERIAL - position: newest request last; inside one, tail first
+_ALL = 1 << 62
 
 
 class Access:
@@ -37,21 +38,24 @@ class ChunkStore:
         self._state = GrowingArray(ABSENT)
         self._rank = GrowingArray(0)
         self._pins = GrowingArray(0)
-        self._held: Ids = np.empty(0, dtype=np.int64)
-        self._new: list[Ids] = []
         self._serial = 0
+        self._bound = 0
+        self._low = NO_IDS
+        """By rank, from ``_next`` on: with ``_risen`` every chunk that may be evicted and ranks below
+        ``_bound``; also some that may not, or whose rank has risen since."""
+        self._low_rank = NO_IDS
+        self._next = 0
+        self._risen: list[Ids] = []
 
-    def _reach(self, content: Ids) -> None:
-        if len(content):
-            size = int(content.max()) + 1
-            for array in (self._state, self._rank, self._pins):
-                array.reach(size)
+    def know(self, bound: int) -> None:
+        """Content ids below ``bound`` will be asked for."""
+        for array in (self._state, self._rank, self._pins):
+            array.reach(bound)
 
     def run(self, content: Ids) -> tuple[int, bool]:
         """Length of the leading run of present chunks; whether all of it is ready and not being loaded."""
         if not len(content):
             return 0, True
-        self._reach(content)
         state = self._state.a[content]
         gone = state == ABSENT
         stop = int(gone.argmax())
@@ -66,6 +70,7 @@ class ChunkStore:
     def unpin(self, content: Ids) -> None:
         """The load is over."""
         self._pins.a[content] -= 1
+        self._consider(content)
 
     def use(self, access: Access, content: Ids, first: int, block_size: int) -> None:
         """A request uses ready chunks; block ``first`` of it is the first of ``content``."""
@@ -82,13 +87,13 @@ class ChunkStore:
         access.seen[index] = True
         rank = access.serial * _SERIAL - (index + 1) * block_size
         self._rank.a[content] = np.maximum(self._rank.a[content], rank)
+        self._consider(content)
 
     def store(self, access: Access, content: Ids, first: int, block_size: int) -> Ids | None:
         """Take chunks for those of ``content`` that have none, evicting if need be.
 
         Returns the content ids that must be copied (perhaps none), or None if there is no room.
         """
-        self._reach(content)
         absent = self._state.a[content] == ABSENT
         new: Ids = content[absent]
         need = len(new) - self.free
@@ -100,28 +105,81 @@ class ChunkStore:
             self._state.a[new] = STORING
             self._rank.a[new] = 0
             self._note(access, new, np.flatnonzero(absent) + first, block_size)
-            self._new.append(new)
         return new
 
+    def _consider(self, content: Ids) -> None:
+        """The rank of these chunks has risen, or they have become evictable."""
+        low = self._rank.a[content] < self._bound
+        if np.count_nonzero(low):
+            self._risen.append(content[low])
+
     def _evict(self, n: int, keep: Ids) -> bool:
-        held = self._held = np.concatenate([self._held, *self._new])
-        self._new = []
         self._pins.a[keep] += 1
-        able = (self._state.a[held] == READY) & (self._pins.a[held] == 0)
+        victims = self._lowest(n)
+        if len(victims) < n:
+            self._gather(n)
+            victims = np.concatenate([victims, self._lowest(n - len(victims))])
         self._pins.a[keep] -= 1
-        candidates = held[able]
-        if len(candidates) < n:
+        self._consider(keep)
+        if len(victims) < n:
+            self._state.a[victims] = READY
+            self._consider(victims)
             return False
-        rank = self._rank.a[candidates]
-        victims = candidates[np.argpartition(rank, n - 1)[:n]]
-        self._state.a[victims] = ABSENT
-        self._held = held[self._state.a[held] != ABSENT]
         self.free += n
         return True
+
+    def _lowest(self, n: int) -> Ids:
+        """At most ``n`` evictable chunks of lowest rank, marked as absent."""
+        state, rank, pins = self._state.a, self._rank.a, self._pins.a
+        if self._risen:
+            self._merge()
+        found = [NO_IDS]
+        while n and self._next < len(self._low):
+            part = slice(self._next, self._next + n)
+            chunks = self._low[part]
+            self._next += len(chunks)
+            able = (state[chunks] == READY) & (pins[chunks] == 0) & (rank[chunks] == self._low_rank[part])
+            able[1:] &= chunks[1:] != chunks[:-1]  # a chunk may have come in twice, with the same rank
+            chunks = chunks[able]
+            state[chunks] = ABSENT
+            found.append(chunks)
+            n -= len(chunks)
+        return np.concatenate(found)
+
+    def _gather(self, n: int) -> None:
+        """Find the lowest ranks anew, many more than ``n`` so that it need not be done often."""
+        able = np.flatnonzero((self._state.a == READY) & (self._pins.a == 0))
+        many = max(2 * n, len(able) // 16)
+        self._bound = _ALL
+        if many < len(able):
+            rank = self._rank.a[able]
+            able = able[np.argpartition(rank, many)[: many + 1]]
+            self._bound = int(self._rank.a[able].max())
+        self._sort(able)
+
+    def _sort(self, chunks: Ids) -> None:
+        rank = self._rank.a[chunks]
+        order = np.argsort(rank, kind="stable")
+        self._low, self._low_rank = chunks[order], rank[order]
+        self._next = 0
+        self._risen = []
+
+    def _merge(self) -> None:
+        """Put the chunks that have come in since where their ranks belong."""
+        chunks = np.concatenate(self._risen)
+        rank = self._rank.a[chunks]
+        order = np.argsort(rank)[: np.count_nonzero(rank <= self._bound)]
+        chunks, rank = chunks[order], rank[order]
+        low, low_rank = self._low[self._next :], self._low_rank[self._next :]
+        at = np.searchsorted(low_rank, rank)
+        self._low, self._low_rank = np.insert(low, at, chunks), np.insert(low_rank, at, rank)
+        self._next = 0
+        self._risen = []
 
     def ready(self, content: Ids) -> None:
         """A copy to these chunks is complete."""
         self._state.a[content] = READY
+        self._consider(content)
 
     def finish(self, access: Access, content: Ids) -> None:
         """The request is over: all it used becomes the most recent, its head last."""
@@ -130,6 +188,7 @@ class ChunkStore:
         used = used[self._state.a[used] != ABSENT]
         n = len(used)
         self._rank.a[used] = (self._serial + 1 + np.arange(n)) * _SERIAL
+        self._consider(used)
         self._serial += n
 
     def stored(self, access: Access, content: Ids) -> None:
@@ -148,6 +207,7 @@ class LruChunkStore(ChunkStore):
 
     def _touch(self, content: Ids) -> None:
         self._rank.a[content] = self._serial + 1 + np.arange(len(content))
+        self._consider(content)
         self._serial += len(content)
 
     def unpin(self, content: Ids) -> None:

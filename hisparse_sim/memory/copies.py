@@ -6,6 +6,8 @@ A page on the GPU takes one block in each resident group. Those blocks share one
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from hisparse_sim.memory.base import NOTHING
@@ -29,6 +31,8 @@ class PageCopies:
         self._ids = IdSource()
         self.host_only = 0
         """Pages without a GPU copy, of all requests that are running."""
+        self.on_lost: Callable[[PagedState], None] | None = None
+        """Called when a running request has lost pages."""
         self.states: list[PagedState | None] = []
         self._idle_slots: list[int] = []
 
@@ -49,16 +53,20 @@ class PageCopies:
     def new(self, n: int) -> Ids:
         """Copies for ``n`` pages whose blocks were just taken from the pool."""
         ids = self._ids.new(n)
-        for array in (self.stamp, self.place, self.ref, self.owner, self.page, self.content):
-            array.reach(self._ids.bound)
+        if self._ids.bound > len(self.ref.a):
+            for array in (self.stamp, self.place, self.ref, self.owner, self.page, self.content):
+                array.reach(self._ids.bound)
         self.ref.a[ids] = 1
         self.owner.a[ids] = -1
         self.content.a[ids] = -1
         return ids
 
+    def know(self, bound: int) -> None:
+        """Content ids below ``bound`` will be recorded or asked for."""
+        self.by_content.reach(bound)
+
     def record(self, ids: Ids, content: Ids) -> None:
         """These copies can be adopted by whoever hits ``content`` (older ones are forgotten)."""
-        self.by_content.reach(int(content.max()) + 1)
         older = self.by_content.a[content]
         self.content.a[older[older >= 0]] = -1
         self.by_content.a[content] = ids
@@ -66,9 +74,6 @@ class PageCopies:
 
     def adoptable(self, content: Ids) -> Ids:
         """The copy that each content id has, or -1."""
-        if not len(content):
-            return content
-        self.by_content.reach(int(content.max()) + 1)
         return self.by_content.a[content]
 
     def touch(self, ids: Ids) -> None:
@@ -80,7 +85,7 @@ class PageCopies:
     def unpin(self, ids: Ids, slot: int, pages: Ids) -> None:
         """Give references back, in order; request ``slot`` goes on reading ``pages`` from them."""
         owned = self.owner.a[ids] >= 0
-        if owned.any():
+        if np.count_nonzero(owned):
             for i, p in zip(ids[owned].tolist(), pages[owned].tolist(), strict=True):
                 self._more_owners.setdefault(i, []).append((slot, p))
             ids_new, pages_new = ids[~owned], pages[~owned]
@@ -121,10 +126,10 @@ class PageCopies:
         """The pool handed out (some of) the blocks of these copies: their readers lose the page."""
         content = self.content.a[ids]
         held = content >= 0
-        if held.any():
+        if np.count_nonzero(held):
             self.by_content.a[content[held]] = -1
         owner = self.owner.a[ids]
-        if len(ids) == 1 or (owner[0] == owner).all():
+        if len(ids) == 1 or np.count_nonzero(owner == owner[0]) == len(ids):
             if owner[0] >= 0:
                 self._lost(int(owner[0]), self.page.a[ids])
         else:
@@ -146,6 +151,8 @@ class PageCopies:
         state.unpinned -= len(pages)
         state.lost += len(pages)
         state.hot_required = True
+        if self.on_lost is not None:
+            self.on_lost(state)
 
 
 class PagedState:

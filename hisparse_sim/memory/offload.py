@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hisparse_sim.memory.base import NOTHING, Hit, Sequence
+from hisparse_sim.memory.base import NOTHING, Hit, Sequence, content_bound
 from hisparse_sim.memory.chunks import Access, ChunkStore, LruChunkStore
 from hisparse_sim.memory.pool import Ids
 from hisparse_sim.memory.resident import BlockState, ResidentMemory, ResidentSizes
@@ -92,6 +92,11 @@ class OffloadMemory(ResidentMemory):
 
     # -- lookup and load ------------------------------------------------------------------------
 
+    def expect(self, request: Sequence) -> None:
+        """A request arrives: its content will be asked for."""
+        super().expect(request)
+        self.store.know(content_bound(request))
+
     def lookup(self, request: Sequence) -> Hit | None:
         """The GPU prefix and what the host can add to it; None while either is in motion."""
         hit = super().lookup(request)
@@ -154,7 +159,7 @@ class OffloadMemory(ResidentMemory):
         for request, tokens in scheduled.items():
             self._offer(request, request.computed + tokens, request.memory.blocks)
             stored = self._access[request].next_stored >= request.prompt_tokens // self.block_size
-            request.quiet_until = self._quiet_until(request) if stored else 0
+            request.quiet_until = self._quiet_until(request, tokens) if stored else 0
         for request in self._ended:
             self._offer(request, request.num_tokens, None)
             access = self._access.pop(request, None)
@@ -179,13 +184,6 @@ class OffloadMemory(ResidentMemory):
             job = Job(request, new, False, self._step + self.offload.store_delay_steps, blocks)
             self.jobs.append(job)
             self.started.append(job)
-
-    def quiet_tokens(self, request: Sequence) -> int:
-        """As without the tier; 0 while prompt blocks are still to be stored."""
-        access = self._access.get(request)
-        if access is None or access.next_stored < request.prompt_tokens // self.block_size:
-            return 0
-        return super().quiet_tokens(request)
 
     def may_preempt(self, victim: Sequence) -> bool:
         """Only when the last batch that holds the victim has come back."""

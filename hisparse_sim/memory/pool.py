@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 Ids = npt.NDArray[np.int64]
+NO_IDS: Ids = np.empty(0, dtype=np.int64)
 
 _TIDY_AFTER = 1_000_000
 """Items taken out of the middle of a free list until its runs are cleared of their traces."""
@@ -198,11 +199,12 @@ class Pool:
             if run.pos >= len(run.ids):
                 runs.popleft()
             here = table.stamp.a[ids] == run.stamp
-            if not here.all():
-                self._absent -= len(ids) - int(here.sum())
+            present = int(np.count_nonzero(here))
+            if present < len(ids):
+                self._absent -= len(ids) - present
                 ids = ids[here]
-            if not len(ids):
-                continue
+                if not present:
+                    continue
             table.stamp.a[ids] = 0
             table.taken(ids)
             n -= len(ids) * weight
@@ -282,21 +284,25 @@ class HashedBlocks:
     def new(self, n: int) -> Ids:
         """Ids for ``n`` blocks just taken from the pool; each is referenced once."""
         ids = self._ids.new(n)
-        for array in (self.stamp, self.ref, self.content):
-            array.reach(self._ids.bound)
+        if self._ids.bound > len(self.ref.a):
+            for array in (self.stamp, self.ref, self.content):
+                array.reach(self._ids.bound)
         self.ref.a[ids] = 1
         self.content.a[ids] = -1
         return ids
+
+    def know(self, bound: int) -> None:
+        """Content ids below ``bound`` will be published or asked for."""
+        self._first.reach(bound)
 
     def publish(self, ids: Ids, content: Ids) -> None:
         """Give blocks without a hash theirs."""
         if not len(ids):
             return
-        self._first.reach(int(content.max()) + 1)
         self.content.a[ids] = content
         first = self._first.a
         known = first[content] >= 0
-        if known.any():
+        if np.count_nonzero(known):
             for i, c in zip(ids[known].tolist(), content[known].tolist(), strict=True):
                 self._later.setdefault(c, []).append(i)
             fresh = ~known
@@ -306,21 +312,19 @@ class HashedBlocks:
 
     def leading(self, content: Ids) -> Ids:
         """Blocks of the longest leading run of ``content`` that is present."""
-        n = len(content)
-        if not n:
+        if not len(content):
             return content
         first = self._first.a
-        if int(content[0]) >= len(first) or first[content[0]] < 0:
+        if first[content[0]] < 0:
             return content[:0]
-        self._first.reach(int(content.max()) + 1)
-        found = self._first.a[content]
+        found: Ids = first[content]
         missing = found < 0
         stop = int(missing.argmax())
         return found if not missing[stop] else found[:stop]
 
     def idle(self, ids: Ids) -> int:
         """How many of these blocks nobody references (they lie in the free list)."""
-        return int((self.ref.a[ids] == 0).sum())
+        return len(ids) - int(np.count_nonzero(self.ref.a[ids]))
 
     def touch(self, ids: Ids) -> None:
         """Reference blocks; those that were free leave the free list."""

@@ -14,13 +14,12 @@ clean. Source: vLLM 0.33 (HiSparse coordinator), as observed by running it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from hisparse_sim.memory.base import MISS, NOTHING, Hit, Sequence
+from hisparse_sim.memory.base import MISS, NOTHING, Hit, Sequence, content_bound
 from hisparse_sim.memory.copies import PageCopies, PagedState
 from hisparse_sim.memory.index_offload import IndexOffload
 from hisparse_sim.memory.pool import HashedBlocks, Ids, Pool
@@ -90,6 +89,14 @@ class HiSparseMemory:
         """Of requests that are gone; the others carry theirs themselves."""
 
     # -- prefix ---------------------------------------------------------------------------------
+
+    def expect(self, request: Sequence) -> None:
+        """A request arrives: its content will be asked for."""
+        bound = content_bound(request)
+        for table in (self.host, self.index, self.copies):
+            table.know(bound)
+        if self.index_offload is not None:
+            self.index_offload.store.know(bound)
 
     def lookup(self, request: Sequence) -> Hit | None:
         """The longest prefix that the host holds *and* the indexer's GPU blocks, or their offload.
@@ -197,34 +204,31 @@ class HiSparseMemory:
         self._publish(state, min(after, request.num_tokens))
         return True
 
-    def quiet_tokens(self, request: Sequence) -> int:
-        """Tokens that a decoding request can take one by one before its memory changes in any way."""
+    # -- requests that decode one token a step, unseen --------------------------------------------
+
+    @property
+    def pressed(self) -> bool:
+        """Whether free blocks are so few that requests should get a hot buffer."""
+        return self.gpu.free < self.sizes.transition_watermark_blocks
+
+    def ride(self, request: Sequence) -> bool:
+        """A quiet request changes nothing, unless what it may publish is still to be set anew."""
         state: PagedState = request.memory
-        hot = state.hot_blocks == self.hot_blocks
-        if hot:
-            changing = min(state.ready, state.pages - ACTIVE_TAIL_PAGES) > state.unpinned_to
-        else:
-            changing = state.hot_required or self._presses(state)
-        if changing or state.adopt or (self.index_offload and not self.index_offload.quiet(request)):
-            return 0
-        return self._quiet_until(state) - request.computed
+        return state.index_hashed in (state.published, state.target) or not self.sizes.prefix_caching
 
-    def affordable(self, requests: list[Any], steps: int) -> int:
-        """Quiet steps take no blocks."""
-        return steps
+    def alight(self, request: Sequence) -> None:
+        """Nothing has changed."""
 
-    def free_after(self, requests: list[Any], steps: int) -> list[int]:
-        """GPU blocks free after each of ``steps`` quiet steps."""
+    def covers(self, wants: Collection[tuple[Sequence, int]]) -> bool:
+        """Who rides takes no blocks."""
+        return True
+
+    def grow(self, steps: int) -> None:
+        """Who rides takes no blocks."""
+
+    def free_after(self, steps: int) -> list[int]:
+        """GPU blocks free after each of ``steps`` steps of those that ride."""
         return [self.gpu.free] * steps
-
-    def advance(self, requests: list[Any]) -> None:
-        """Quiet steps change nothing."""
-
-    def _presses(self, state: PagedState) -> bool:
-        """Whether a request should get a hot buffer: free blocks are few, or it fills its window."""
-        return (
-            self.gpu.free < self.sizes.transition_watermark_blocks or state.pages >= self.sizes.window_pages
-        )
 
     def _allocate(self, state: PagedState, pages: int) -> None:
         new = max(pages - state.pages, 0)
@@ -301,15 +305,15 @@ class HiSparseMemory:
                 self.index_offload.offer(request, request.computed + tokens)
             if state.adopt:
                 self._adopt(state)
-            if state.hot_blocks < self.hot_blocks:
-                if self._presses(state):
-                    state.hot_required = True
-            else:
+            cold = request.quiet_while_free = state.hot_blocks < self.hot_blocks
+            if not cold:
                 self._unpin(state, state.ready, downwards=True)
-                request.quiet_until = 0
-                published = state.published == state.index_hashed or not self.sizes.prefix_caching
-                if published and (self.index_offload is None or self.index_offload.quiet(request)):
-                    request.quiet_until = min(self._quiet_until(state), self.sizes.max_model_len - 1)
+            elif self.pressed or state.pages >= self.sizes.window_pages:
+                state.hot_required = True
+            request.quiet_until = 0
+            stored = self.index_offload is None or self.index_offload.quiet(request)
+            if stored and not (cold and state.hot_required):
+                request.quiet_until = min(self._quiet_until(state), self.sizes.max_model_len - 1)
 
     def _quiet_until(self, state: PagedState) -> int:
         """Tokens up to which a request needs no page, no write-back and no hash."""

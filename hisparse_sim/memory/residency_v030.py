@@ -10,14 +10,13 @@ then ask for more than is free: the engine dies. Source: vLLM 0.30, as observed 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hisparse_sim.memory.base import MISS, EngineDied, Hit, Sequence
+from hisparse_sim.memory.base import MISS, EngineDied, Hit, Sequence, content_bound
 from hisparse_sim.memory.copies import PageCopies
 from hisparse_sim.memory.pool import HashedBlocks, Ids, Pool
 from hisparse_sim.memory.residency import HiSparseSizes
@@ -137,6 +136,12 @@ class HiSparseMemoryV030:
         self._budget = self._step_budget = sizes.max_model_len // sizes.block_size
 
     # -- prefix and admission -------------------------------------------------------------------
+
+    def expect(self, request: Sequence) -> None:
+        """A request arrives: its content will be asked for."""
+        bound = content_bound(request)
+        for table in (self.host, self.index, self.copies):
+            table.know(bound)
 
     def lookup(self, request: Sequence) -> Hit | None:
         """The longest prefix that the host *and* the indexer's GPU blocks still hold."""
@@ -317,20 +322,27 @@ class HiSparseMemoryV030:
         self.step = step + 1
         self._budget = self._step_budget
 
-    def quiet_tokens(self, request: Sequence) -> int:
-        """None: this version looks at every page in every step."""
-        return 0
+    # -- requests that decode unseen: none, this version looks at every page in every step -----------
 
-    def affordable(self, requests: list[Any], steps: int) -> int:
-        """As many as are quiet."""
-        return steps
+    pressed = False
 
-    def free_after(self, requests: list[Any], steps: int) -> list[int]:
-        """GPU blocks free after each of ``steps`` quiet steps."""
+    def ride(self, request: Sequence) -> bool:
+        """Nobody is quiet."""
+        return False
+
+    def alight(self, request: Sequence) -> None:
+        """Nobody is quiet."""
+
+    def covers(self, wants: Collection[tuple[Sequence, int]]) -> bool:
+        """Nobody rides."""
+        return True
+
+    def grow(self, steps: int) -> None:
+        """Nobody rides."""
+
+    def free_after(self, steps: int) -> list[int]:
+        """GPU blocks free after each of ``steps`` steps of those that ride."""
         return [self.gpu.free] * steps
-
-    def advance(self, requests: list[Any]) -> None:
-        """Quiet steps change nothing."""
 
     # -- write-backs ----------------------------------------------------------------------------
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from hisparse_sim.memory.base import MISS, NEVER, NOTHING, Hit, Sequence
+from hisparse_sim.memory.base import MISS, Hit, Sequence, content_bound
 from hisparse_sim.memory.pool import HashedBlocks, Ids, Pool
 
 
@@ -26,9 +25,11 @@ class ResidentSizes:
 class BlockState:
     """The blocks of one request that is running or loading."""
 
-    __slots__ = ("blocks", "hashed", "pages")
+    __slots__ = ("blocks", "hashed", "pages", "phase")
 
     def __init__(self) -> None:
+        self.phase = -1
+        """Remainder of the steps in which it takes a block while it rides; -1: it takes none."""
         self.pages = 0
         self.hashed = 0
         self.blocks: Ids = np.empty(64, dtype=np.int64)
@@ -49,6 +50,13 @@ class ResidentMemory:
         self.block_size = sizes.block_size
         self.gpu = Pool(sizes.gpu_blocks)
         self.blocks = HashedBlocks(self.gpu, caching=sizes.prefix_caching)
+        self._grown = 0
+        """Steps of those that ride so far."""
+        self._phases = [0] * self.block_size
+        """How many of them take a block in the steps that leave this remainder."""
+        self._growing = 0
+        self.unnamed = 0
+        """Blocks that those who ride have taken and will be given when they alight."""
 
     @property
     def busy(self) -> bool:
@@ -60,6 +68,10 @@ class ResidentMemory:
     """A request refused now is refused with fewer free blocks as well."""
     refusal = "GPU blocks"
     """What a refused request lacks."""
+
+    def expect(self, request: Sequence) -> None:
+        """A request arrives: its content will be asked for."""
+        self.blocks.know(content_bound(request))
 
     def lookup(self, request: Sequence) -> Hit | None:
         """The longest cached prefix; the last token is always computed again."""
@@ -123,71 +135,74 @@ class ResidentMemory:
         self.publish(request, state, min(after, request.num_tokens))
         return True
 
-    def quiet_tokens(self, request: Sequence) -> int:
-        """Tokens that a decoding request can take one by one before more than its own blocks changes."""
-        return NEVER
+    # -- requests that decode one token a step, unseen --------------------------------------------
 
-    def affordable(self, requests: list[Any], steps: int) -> int:
-        """How many of ``steps`` decode steps of these requests the free blocks suffice for."""
-        if (
-            sum(-(-max(steps - room, 0) // self.block_size) for room in self._rooms(requests))
-            <= self.gpu.free
-        ):
-            return steps
-        needs = np.sort(self._needs(requests, steps))
-        return int(needs[self.gpu.free]) - 1
+    pressed = False
+    """What is quiet stays quiet."""
 
-    def free_after(self, requests: list[Any], steps: int) -> list[int]:
-        """GPU blocks free after each of ``steps`` decode steps."""
-        needs = self._needs(requests, steps)
-        if not len(needs):
-            return [self.gpu.free] * steps
-        free: list[int] = (self.gpu.free - np.cumsum(np.bincount(needs, minlength=steps + 1))[1:]).tolist()
-        return free
+    def ride(self, request: Sequence) -> bool:
+        """From this step on a quiet request decodes one token a step, unseen.
 
-    def _rooms(self, requests: list[Any]) -> list[int]:
-        """Tokens that each request has blocks for."""
-        size = self.block_size
-        return [r.memory.pages * size - r.computed for r in requests]
+        If nobody else can ask for the blocks that it fills, only their number matters until it alights.
+        """
+        state: BlockState = request.memory
+        if self._private(request, state):
+            room = state.pages * self.block_size - request.computed
+            state.phase = (self._grown + room) % self.block_size
+            self._phases[state.phase] += 1
+            self._growing += 1
+        return True
 
-    def _needs(self, requests: list[Any], steps: int) -> Ids:
-        """The steps, from 1, in which a request takes a block; one entry a block."""
-        size = self.block_size
-        parts = [np.arange(room + 1, steps + 1, size) for room in self._rooms(requests) if room < steps]
-        return np.concatenate(parts) if parts else NOTHING
-
-    def advance(self, requests: list[Any]) -> None:
-        """Bring the blocks of these requests up to their tokens, as step after step would have."""
-        size = self.block_size
-        grown = [
-            (r.memory, pages) for r in requests if (pages := self.pages_for(r.computed)) > r.memory.pages
-        ]
-        if grown:
-            total = sum(pages - state.pages for state, pages in grown)
-            self.gpu.take(total)
-            ids = self.blocks.new(total)
-            used = 0
-            for state, pages in grown:
-                state.reach(pages)
-                first, state.pages = state.pages, pages
-                state.blocks[first:pages] = ids[used : used + pages - first]
-                used += pages - first
-        if not self.sizes.prefix_caching:
+    def alight(self, request: Sequence) -> None:
+        """It does not any more: give it the blocks that it has grown by."""
+        state: BlockState = request.memory
+        if state.phase < 0:
             return
-        blocks, content, when = [], [], []
-        for r in requests:
-            state = r.memory
-            r.quiet_until = 0  # until the next step that takes or publishes one
-            known = r.computed - r.in_flight
-            first, end = state.hashed, known // size
-            if end > first:
-                blocks.append(state.blocks[first:end])
-                content.append(r.content[first:end])
-                when.append(np.arange(first + 1, end + 1) * size - known)
-                state.hashed = end
-        if blocks:
-            order = np.argsort(np.concatenate(when), kind="stable")
-            self.blocks.publish(np.concatenate(blocks)[order], np.concatenate(content)[order])
+        self._phases[state.phase] -= 1
+        self._growing -= 1
+        state.phase = -1
+        pages = self.pages_for(request.computed)
+        if pages > state.pages:
+            state.reach(pages)
+            state.blocks[state.pages : pages] = self.blocks.new(pages - state.pages)
+            self.unnamed -= pages - state.pages
+            state.pages = pages
+        self.publish(request, state, request.computed - request.in_flight)
+
+    def covers(self, wants: Collection[tuple[Sequence, int]]) -> bool:
+        """Whether the free blocks suffice for all that ride and for ``wants``, tokens of others."""
+        if not self._growing and not any(self._private(request, request.memory) for request, _ in wants):
+            return True
+        need = self._phases[self._grown % self.block_size]
+        for _, tokens in wants:
+            need += tokens // self.block_size + 2
+        return need <= self.gpu.free
+
+    def grow(self, steps: int) -> None:
+        """So many steps of those that ride: take the blocks that they need."""
+        if self._growing:
+            blocks = sum(self._phases[(self._grown + i) % self.block_size] for i in range(steps))
+            if blocks:
+                self.gpu.take(blocks)
+                self.unnamed += blocks
+        self._grown += steps
+
+    def free_after(self, steps: int) -> list[int]:
+        """GPU blocks free after each of the next steps, at most ``steps``, for which they suffice."""
+        free = self.gpu.free
+        if not self._growing:
+            return [free] * steps
+        left = []
+        for i in range(self._grown, self._grown + steps):
+            free -= self._phases[i % self.block_size]
+            if free < 0:
+                break
+            left.append(free)
+        return left
+
+    def _private(self, request: Sequence, state: BlockState) -> bool:
+        """Whether what a request fills from now on is of no use to anybody else."""
+        return not self.sizes.prefix_caching or state.hashed >= request.private_from
 
     def allocate(self, state: BlockState, pages: int) -> None:
         """Take blocks until the request holds ``pages``."""
@@ -220,11 +235,14 @@ class ResidentMemory:
 
     def settle(self, scheduled: Mapping[Sequence, int], step: int) -> None:
         """Only to note how far each request can decode without a block or a hash."""
-        for request in scheduled:
-            request.quiet_until = self._quiet_until(request)
+        for request, tokens in scheduled.items():
+            request.quiet_until = self._quiet_until(request, tokens)
 
-    def _quiet_until(self, request: Sequence) -> int:
+    def _quiet_until(self, request: Sequence, tokens: int) -> int:
+        """Tokens up to which a request, after ``tokens`` more, needs no block of its own and no hash."""
         state: BlockState = request.memory
+        if self._private(request, state) and state.pages == self.pages_for(request.computed + tokens):
+            return self.sizes.max_model_len - 1
         room = state.pages * self.block_size
         if self.sizes.prefix_caching:
             room = min(room, (state.hashed + 1) * self.block_size - 1)

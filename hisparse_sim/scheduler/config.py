@@ -16,6 +16,8 @@ class SchedulerConfig:
     chunked_prefill: bool = True
     priority_policy: bool = False
     async_scheduling: bool = False
+    cohort: bool = True
+    """Count requests that only decode together (``scheduler.cohort``); the decisions are the same without."""
     give_up_after: int = 0
     """Preemptions after which the last victim is dropped if no request got further than ever before
     between them: they would go on for ever. 0: never, as vLLM."""

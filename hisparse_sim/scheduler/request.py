@@ -30,19 +30,25 @@ class Request:
         "batches",
         "computed",
         "content",
+        "due",
         "end_tokens",
         "epoch",
         "furthest",
         "id",
         "in_flight",
+        "joined",
         "limit_tokens",
         "memory",
         "num_tokens",
+        "order",
         "placeholders",
         "preemptions",
         "priority",
+        "private_from",
         "prompt_tokens",
         "quiet_until",
+        "quiet_while_free",
+        "sampled_in",
         "stale",
         "status",
         "user",
@@ -58,6 +64,7 @@ class Request:
         output_tokens: int | None = None,
         arrival: float = 0.0,
         priority: int = 0,
+        private_from: int | None = None,
         user: Any = None,
     ) -> None:
         self.id = id
@@ -88,8 +95,20 @@ class Request:
         self.stale = 0
         """Batches of an older epoch that are still under way."""
         self.status = Status.WAITING
+        self.private_from = len(content) if private_from is None else private_from
+        """From this block on nobody else can have the same content."""
         self.quiet_until = 0
         """Up to so many tokens its memory has nothing to do for it; kept by the memory."""
+        self.quiet_while_free = False
+        """Only as long as the memory is not pressed."""
+        self.order = 0
+        """Grows from admission to admission: running requests are in this order."""
+        self.sampled_in = -1
+        """The last step, of those counted one by one, that sampled a token."""
+        self.joined = -1
+        """While it rides in the cohort: the cohort's steps when it joined; -1: it does not."""
+        self.due = 0
+        """The cohort's steps at which it must leave."""
         self.memory: Any = None
         """The memory's own record of this request while it holds blocks."""
         self.preemptions = 0

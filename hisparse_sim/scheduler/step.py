@@ -8,11 +8,14 @@ recently admitted one. There is no clock here: ``schedule`` and ``update`` are c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 from hisparse_sim.memory.base import Hit
+from hisparse_sim.scheduler.cohort import Cohort
 from hisparse_sim.scheduler.config import SchedulerConfig
 from hisparse_sim.scheduler.queue import FcfsQueue, PriorityQueue, WaitingQueue, urgency
 from hisparse_sim.scheduler.request import Request, Status
@@ -31,6 +34,9 @@ class Memory(Protocol):
     @property
     def busy(self) -> bool:
         """Whether transfers are under way that need further steps."""
+
+    def expect(self, request: Request) -> None:
+        """A request arrives."""
 
     def lookup(self, request: Request) -> Hit | None:
         """The prefix of a waiting request; None: it cannot be tried in this step."""
@@ -62,6 +68,30 @@ class Memory(Protocol):
     def complete(self, step: int) -> int:
         """Take note of the transfers that are reported with ``step``."""
 
+    # -- requests that ride in the cohort: up to ``quiet_until`` tokens they decode one a step, unseen
+
+    @property
+    def pressed(self) -> bool:
+        """Whether free blocks are so few that ``quiet_while_free`` requests are quiet no longer."""
+
+    def ride(self, request: Request) -> bool:
+        """From this step on a request decodes one token a step; False: it may not yet."""
+
+    def alight(self, request: Request) -> None:
+        """It does not any more; ``computed`` and ``in_flight`` are up to date."""
+
+    def covers(self, wants: Collection[tuple[Request, int]]) -> bool:
+        """Whether the free blocks suffice for all that ride and for ``wants``, tokens of others.
+
+        All that want some may yet join those that ride.
+        """
+
+    def grow(self, steps: int) -> None:
+        """So many steps of those that ride: take the blocks that they need."""
+
+    def free_after(self, steps: int) -> list[int]:
+        """GPU blocks free after each of the next steps, at most ``steps``, for which they suffice."""
+
 
 class LoadingMemory(Memory, Protocol):
     """A memory whose hits may have to be loaded first: ``OffloadMemory``."""
@@ -78,10 +108,19 @@ class LoadingMemory(Memory, Protocol):
 
 @dataclass(slots=True)
 class Decision:
-    """What one scheduling step decided. ``scheduled`` is in schedule order."""
+    """What one scheduling step decided."""
 
     step: int
     scheduled: dict[Request, int] = field(default_factory=dict)
+    """Tokens of each request, in schedule order; those that ride in the cohort apart."""
+    riders: int = 0
+    """Requests that ride in the cohort; each decodes one token."""
+    rider_tokens: int = 0
+    """Tokens that they had computed before, together."""
+    joined: list[Request] = field(default_factory=list)
+    """Requests that ride from this step on."""
+    left: list[Request] = field(default_factory=list)
+    """Requests that rode until now."""
     admitted: list[Request] = field(default_factory=list)
     resumed: list[Request] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
@@ -103,7 +142,31 @@ class Decision:
     """Prefix of each waiting request that was tried."""
 
     def __bool__(self) -> bool:
-        return bool(self.scheduled)
+        return bool(self.scheduled or self.riders)
+
+    def whole(self, running: list[Request]) -> dict[Request, int]:
+        """Tokens of every scheduled request, if ``running`` still is as the decision left it."""
+        if not self.riders:
+            return self.scheduled
+        each = {r: 1 if r.joined >= 0 else self.scheduled.get(r, 0) for r in running}
+        return {r: n for r, n in each.items() if n}
+
+    def names(self, request: Request, past: int) -> None:
+        """A request that rode in this step counts on its own again."""
+        self.riders -= 1
+        self.rider_tokens -= past
+        self.scheduled[request] = 1
+        self.past[request] = past
+        self.epochs[request] = request.epoch, True
+        self.scheduled = _in_order(self.scheduled)
+
+
+def _in_order(scheduled: dict[Request, int]) -> dict[Request, int]:
+    return dict(sorted(scheduled.items(), key=lambda item: item[0].order))
+
+
+def _order(request: Request) -> int:
+    return request.order
 
 
 class Scheduler:
@@ -115,7 +178,14 @@ class Scheduler:
         self.waiting: WaitingQueue = PriorityQueue() if config.priority_policy else FcfsQueue()
         self.loading: list[Request] = []
         self.running: list[Request] = []
+        """In the order of admission."""
+        self.active: list[Request] = []
+        """Those of them that do not ride in the cohort."""
+        self.cohort = Cohort()
+        self.flying: deque[Decision] = deque()
+        """Decisions whose batches have not come back, without empty ones."""
         self.step = 0
+        self._admissions = 0
         self.flush = False
         """A request finished in the last update: one more step tells the workers."""
         self._in_vain = 0
@@ -123,6 +193,7 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         """A request arrives."""
+        self.memory.expect(request)
         self.waiting.add(request)
 
     @property
@@ -143,15 +214,21 @@ class Scheduler:
         self._budget = self.config.max_num_batched_tokens
         self._acting: dict[Request, int] = {}
         self._schedule_running(decision)
+        self.memory.grow(1)
+        self._budget -= len(self.cohort)
         if not decision.preempted:
             self._schedule_waiting(decision)
         if self.waiting and not decision.short_of:
             decision.short_of = self._short_of(decision)
         decision.running = len(self.running)
         decision.waiting = len(self.waiting) + len(self.loading)
+        if self.cohort.wary and self.memory.pressed:
+            self._wake_wary(decision)
         self.memory.settle(self._acting, self.step)
         self._count_computed(decision)
         self.step += 1
+        if decision:
+            self.flying.append(decision)
         return decision
 
     def _count_computed(self, decision: Decision) -> None:
@@ -165,52 +242,155 @@ class Scheduler:
                 self._in_vain = 0
             samples = after >= request.num_tokens + request.placeholders
             epochs[request] = request.epoch, samples
+            if samples:
+                request.sampled_in = self.step
             if asynchronous:
                 request.in_flight += tokens
                 request.batches += 1
                 if samples:
                     request.placeholders += 1
+        cohort = self.cohort
+        if cohort:
+            self._in_vain = 0
+            decision.riders, decision.rider_tokens = len(cohort), cohort.tokens
+            cohort.advance(1)
 
-    def _missing(self, request: Request) -> int:
+    # -- the cohort -----------------------------------------------------------------------------
+
+    def _joins(self, request: Request) -> bool:
+        """Whether a request will only decode for a while, as it did in every batch under way."""
+        flying = len(self.flying)
+        if not (
+            request.sampled_in == self.step - 1
+            and request.placeholders == request.batches == flying
+            and request.computed >= request.furthest
+            and request.num_tokens + flying - request.computed == 1
+            and not (request.quiet_while_free and self.memory.pressed)
+        ):
+            return False
+        # The step that samples its last token decides something: that it ends.
+        last = min(request.end_tokens, self.config.max_model_len) - 2
+        tokens = min(request.quiet_until, last) - request.computed
+        if tokens <= 0 or not self.memory.ride(request):
+            return False
+        self.cohort.join(request, tokens)
+        return True
+
+    def _leave(self, request: Request, decision: Decision) -> None:
+        """A request rides no longer: its own counts, and those of batches under way, are as if it had not."""
+        joined = request.joined
+        self.cohort.leave(request)
+        flying = len(self.flying)
+        request.num_tokens = request.computed + 1 - flying
+        if self.config.async_scheduling:
+            request.placeholders = request.batches = request.in_flight = flying
+        request.sampled_in = self.step - 1
+        request.quiet_until = 0
+        for ago, batch in enumerate(reversed(self.flying), start=1):
+            if self.cohort.steps - ago >= joined:
+                batch.names(request, request.computed - ago)
+        self.memory.alight(request)
+        decision.left.append(request)
+
+    def _disband(self, requests: Iterable[Request], decision: Decision) -> None:
+        """These ride no longer."""
+        for request in requests:
+            self._leave(request, decision)
+            insort(self.active, request, key=_order)
+
+    def _starving(self) -> bool:
+        """Whether tokens or blocks might not suffice for all that run: then order decides."""
+        cohort, size = self.cohort, self.config.max_num_batched_tokens
+        wants = []
+        need, early = len(cohort), False
+        for request in self.active:
+            n = request.num_tokens + request.placeholders - request.computed
+            if 0 < self._threshold < n:
+                n = self._threshold
+            need += n
+            early |= n > 1 and cohort.before(request.order) < len(cohort)
+            wants.append((request, min(n, size)))
+        if need > size and (early or len(self.running) > size):
+            return True
+        return not self.memory.covers(wants)
+
+    def _wake_wary(self, decision: Decision) -> None:
+        """Those that were quiet only while blocks were free take part in the rest of the step."""
+        wary = [request for request in self.cohort if request.quiet_while_free]
+        self._disband(wary, decision)
+        decision.scheduled.update(dict.fromkeys(wary, 1))
+        self._acting.update(dict.fromkeys(wary, 1))
+        decision.scheduled, self._acting = _in_order(decision.scheduled), _in_order(self._acting)
+
+    def quiet_steps(self) -> int:
+        """Steps for which ``schedule`` would schedule one token of each running request, and nothing else.
+
+        Assumes that no request arrives, that blocks suffice and that a waiting queue, if there is one,
+        stays where it is.
+        """
+        cohort, memory = self.cohort, self.memory
+        riders = len(cohort)
+        if not 0 < riders == len(self.running) <= self.config.max_num_batched_tokens:
+            return 0
+        if self.loading or memory.busy or (cohort.wary and memory.pressed):
+            return 0
+        if self.flying and (self.flying[-1].scheduled or self.flying[-1].preempted):
+            return 0
+        return cohort.quiet_steps
+
+    def skip(self, steps: int) -> None:
+        """Count ``steps`` quiet steps as decided and come back; the last decision under way moves on."""
+        self.cohort.advance(steps)
+        self.memory.grow(steps)
+        self.step += steps
+        self.memory.settle({}, self.step - 1)
+        for decision in self.flying:
+            decision.step += steps
+            decision.rider_tokens += steps * decision.riders
+
+    # -- running requests -----------------------------------------------------------------------
+
+    def _missing(self, request: Request, budget: int) -> int:
         """Tokens that a running request computes in this step."""
         if request.placeholders and request.computed + 2 - request.placeholders >= request.limit_tokens:
             return 0  # its last token is already on the way
         n = request.num_tokens + request.placeholders - request.computed
         if 0 < self._threshold < n:
             n = self._threshold
-        return min(n, self._budget, self.config.max_model_len - request.computed - 1)
+        return min(n, budget, self.config.max_model_len - request.computed - 1)
 
     def _schedule_running(self, decision: Decision) -> None:
-        running = self.running
+        cohort, active = self.cohort, self.active
+        if cohort:
+            self._disband(cohort.overdue(), decision)
+        joins = self.config.cohort and not self._starving()
+        if not joins:
+            self._disband(cohort, decision)
         scheduled = decision.scheduled
         extend = self.memory.extend
         i = 0
-        while i < len(running) and self._budget > 0:
-            request = running[i]
-            computed, ahead = request.computed, request.placeholders
-            if (
-                computed < request.quiet_until
-                and request.num_tokens + ahead - computed == 1
-                and not (ahead and computed + 2 - ahead >= request.limit_tokens)
-            ):  # decodes a token for which the memory has nothing to do
-                scheduled[request] = 1
-                self._budget -= 1
-                i += 1
+        while i < len(active):
+            request = active[i]
+            budget = self._budget - cohort.before(request.order)
+            if budget <= 0:
+                return
+            if joins and request.computed < request.quiet_until and self._joins(request):
+                decision.joined.append(request)
+                del active[i]
                 continue
-            n = self._missing(request)
+            n = self._missing(request, budget)
             if n <= 0:
                 i += 1
                 continue
             while not extend(request, n):
-                if self.memory.reclaim_pending():
+                victim = None if self.memory.reclaim_pending() else self._victim(decision)
+                if victim is None:
+                    # Nobody after this one is scheduled any more.
+                    self._disband(cohort.after(request.order), decision)
                     return
-                victim = max(running, key=urgency) if self.config.priority_policy else running[-1]
-                if not self.memory.may_preempt(victim):
-                    return
-                at = running.index(victim)
-                del running[at]
-                if at < i:
-                    i -= 1
+                active.remove(victim)
+                self.running.remove(victim)
+                i = bisect_left(active, request.order, key=_order)
                 if victim in scheduled:
                     self._budget += scheduled.pop(victim)
                     self._acting.pop(victim, None)
@@ -218,11 +398,24 @@ class Scheduler:
                 if victim is request:
                     if self.config.priority_policy and not self.config.self_preemption_ends_step:
                         break
+                    self._disband(cohort.after(request.order), decision)
                     return
             else:
                 scheduled[request] = self._acting[request] = n
                 self._budget -= n
                 i += 1
+
+    def _victim(self, decision: Decision) -> Request | None:
+        """Whom to preempt; None: the memory cannot let go of it now."""
+        running = self.running
+        victim = max(running, key=urgency) if self.config.priority_policy else running[-1]
+        if victim.joined >= 0 and self.config.async_scheduling:
+            victim.in_flight = len(self.flying)
+        if not self.memory.may_preempt(victim):
+            return None
+        if victim.joined >= 0:
+            self._disband([victim], decision)
+        return victim
 
     def _preempt(self, victim: Request, decision: Decision) -> None:
         self.memory.release(victim, finished=False)
@@ -260,7 +453,7 @@ class Scheduler:
             others = bool(self.running)
             if hit.load_tokens:
                 loader = cast(LoadingMemory, memory)
-                prefilling = [r for r in self.running if r.num_tokens - r.computed > 1] + self.loading
+                prefilling = [r for r in self.active if r.num_tokens - r.computed > 1] + self.loading
                 if not loader.load(request, hit, prefilling, others_running=others):
                     decision.short_of = memory.refusal
                     return
@@ -329,7 +522,10 @@ class Scheduler:
     def _run(self, request: Request, n: int, decision: Decision) -> None:
         (decision.resumed if request.preemptions else decision.admitted).append(request)
         request.status = Status.RUNNING
+        self._admissions += 1
+        request.order = self._admissions
         self.running.append(request)
+        self.active.append(request)
         decision.scheduled[request] = self._acting[request] = n
         self._budget -= n
 
@@ -342,11 +538,13 @@ class Scheduler:
         """
         finished: list[Request] = []
         config = self.config
+        if decision:
+            self.flying.popleft()
         asynchronous = config.async_scheduling
         epochs = decision.epochs
         for request, tokens in decision.scheduled.items():
             epoch, samples = epochs[request]
-            if request.status is Status.FINISHED:
+            if request.status is Status.FINISHED or request.joined >= 0:
                 continue
             stale = epoch != request.epoch
             if stale:
@@ -366,11 +564,12 @@ class Scheduler:
                         self.memory.release(request, finished=True)
                     request.status = Status.FINISHED
                     continue
-            if asynchronous and not stale and request.computed > request.quiet_until:
+            if asynchronous and not stale:
                 unknown = request.placeholders if config.known_by_placeholders else request.in_flight
                 self.memory.returned(request, request.computed - unknown)
         if finished:
             self.flush = True
             self.running = [r for r in self.running if r.status is not Status.FINISHED]
+            self.active = [r for r in self.active if r.status is not Status.FINISHED]
         self.memory.complete(decision.step)
         return finished

@@ -20,6 +20,7 @@ from hisparse_sim.scheduler.request import Request
 from hisparse_sim.scheduler.step import Decision
 from hisparse_sim.simulation.jump import jump
 from hisparse_sim.simulation.links import D2H, H2D, HostLink
+from hisparse_sim.simulation.lookups import UNIT, Lookups, lookups
 from hisparse_sim.simulation.recorder import Recorder, RequestRecord, StepRow
 from hisparse_sim.simulation.replica import Replica
 from hisparse_sim.workload.request import BlockHashes, RequestSpec, Session
@@ -78,6 +79,10 @@ class Engine:
         self._refused_at: tuple[int, ...] | None = None
         """Standing at which the waiting queue was refused in the last schedule; none: it was not."""
         self._hisparse = isinstance(self.memory, HISPARSE)
+        self.lookups = Lookups(replica.topk)
+        """Of requests that ride in the cohort; none outside HiSparse."""
+        if isinstance(self.memory, HISPARSE):
+            self.memory.copies.on_lost = self.lookups.changed.add
         self._jumps = not replica.single_step
         self.died = ""
         """What the engine said when it died, if it did."""
@@ -111,8 +116,10 @@ class Engine:
         content = spec.content
         if isinstance(content, BlockHashes):
             ids = self.content.of_hashes(content.scope, content.ids, content.block_tokens, total)
+            described = len(content.ids) * content.block_tokens
         else:
             ids = self.content.of_segments(content, total)
+            described = sum(length for _, _, length in content)
         life = _Life(record, over)
         self.scheduler.add(
             Request(
@@ -122,6 +129,7 @@ class Engine:
                 ids,
                 arrival=self.env.now,
                 priority=spec.priority,
+                private_from=described // self.content.block_size,
                 user=life,
             )
         )
@@ -272,6 +280,7 @@ class Engine:
         if decision.short_of not in ("GPU blocks", "host blocks", "max_num_seqs") or not self.still_refused():
             self._refused_at = None
         self._count(decision.short_of)
+        self._note_riders(decision)
         for request in decision.preempted:
             recorder.preemptions += 1
             request.user.record.preemptions += 1
@@ -307,12 +316,29 @@ class Engine:
             recorder.rows[-1].d2h_bytes += stored
         return Batch(decision, cost, work, loaded, stored)
 
+    def _note_riders(self, decision: Decision) -> None:
+        """Requests that join the cohort or leave it."""
+        recorder = self.recorder
+        flying = len(self.scheduler.flying) - bool(decision)
+        for request in decision.joined:
+            request.user.record.rides_from = recorder.steps + flying
+            if self._hisparse:
+                self.lookups.join(request)
+        for request in decision.left:
+            recorder.catch_up(request.user.record)
+            request.user.record.rides_from = -1
+            if self._hisparse:
+                self.lookups.leave(request)
+
     def _work(self, decision: Decision) -> StepWork:
         """What the step has to do, in counts."""
         hisparse = self._hisparse
         size, topk = self.memory.block_size, self.replica.topk
-        decodes = context = sampled = staged = tokens = 0
-        lookups = largest = 0.0
+        decodes = sampled = tokens = decision.riders
+        context = decision.rider_tokens + decodes
+        staged = rows = largest = 0
+        if hisparse and decodes:
+            rows, largest = self.lookups.total(self.scheduler.cohort.steps - 1)
         prefills: list[tuple[int, int]] = []
         pasts, epochs = decision.past, decision.epochs
         for request, n in decision.scheduled.items():
@@ -324,10 +350,10 @@ class Engine:
                 decodes += 1
                 context += past + 1
                 if hisparse and (state := request.memory).host_only:
-                    rows = (past + 1 if past < topk else topk) * state.host_only / state.pages
-                    lookups += rows
-                    if rows > largest:
-                        largest = rows
+                    each = lookups(topk, past, state.host_only, state.pages)
+                    rows += each
+                    if each > largest:
+                        largest = each
             else:
                 prefills.append((n, past))
                 if hisparse:
@@ -337,46 +363,38 @@ class Engine:
             decode_context_tokens=context,
             prefills=tuple(prefills),
             sampled=sampled,
-            lookup_rows=lookups,
-            lookup_rows_max=largest,
+            lookup_rows=rows / UNIT,
+            lookup_rows_max=largest / UNIT,
             staged_tokens=staged,
             mirrored_tokens=tokens if hisparse else 0,
         )
 
     def decodes(self, later: int, last: StepWork | None = None) -> StepWork:
-        """The work of decoding one token of each running request, ``later`` steps from now.
+        """The work of decoding one token of each request of the cohort, ``later`` steps from now.
 
         ``last``: the work of the step before, if it is known.
         """
-        running = self.scheduler.running
-        topk = self.replica.topk
-        if last is None or (last.lookup_rows and any(r.computed + later < topk for r in running)):
-            context = 0
-            lookups = largest = 0.0
-            for request in running:
-                past = request.computed + later
-                context += past + 1
-                rows = self._rows(request, past)
-                lookups += rows
-                largest = max(largest, rows)
+        cohort = self.scheduler.cohort
+        riders = len(cohort)
+        if last is None:
+            context = cohort.tokens + (later + 1) * riders
         else:
-            lookups, largest = last.lookup_rows, last.lookup_rows_max
-            context = last.decode_context_tokens + len(running)
+            context = last.decode_context_tokens + riders
+        if not self._hisparse:
+            return StepWork(riders, context, sampled=riders)
+        if last is not None and self.lookups.steady:
+            rows, largest = last.lookup_rows, last.lookup_rows_max
+        else:
+            whole, most = self.lookups.total(cohort.steps + later)
+            rows, largest = whole / UNIT, most / UNIT
         return StepWork(
-            decode_requests=len(running),
-            decode_context_tokens=context,
-            sampled=len(running),
-            lookup_rows=lookups,
+            riders,
+            context,
+            sampled=riders,
+            lookup_rows=rows,
             lookup_rows_max=largest,
-            mirrored_tokens=len(running) if self._hisparse else 0,
+            mirrored_tokens=riders,
         )
-
-    def _rows(self, request: Request, past: int) -> float:
-        """Selected rows of a decode that lie in no resident page, per layer."""
-        if not self._hisparse or not request.memory.host_only:
-            return 0.0
-        state = request.memory
-        return float(min(self.replica.topk, past + 1) * state.host_only / state.pages)
 
     def levels(self) -> tuple[int, int, int, int, int]:
         """Free blocks on GPU and host; running requests' pages on the GPU, only off it, and hot blocks."""
@@ -451,8 +469,8 @@ class Engine:
         finished = self.scheduler.update(decision)
         if decision:
             self._record(batch)
-        records = (request.user.record for request, (_, samples) in decision.epochs.items() if samples)
-        self.recorder.tokens(now, (r for r in records if r.finish_s is None))
+            records = (request.user.record for request, (_, samples) in decision.epochs.items() if samples)
+            self.recorder.tokens(now, (r for r in records if r.finish_s is None), decision.riders)
         for request in finished:
             life: _Life = request.user
             life.record.finish_s = now

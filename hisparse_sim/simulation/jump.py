@@ -10,7 +10,6 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hisparse_sim.scheduler.quiet import quiet_steps, skip
 from hisparse_sim.simulation.links import D2H, H2D
 from hisparse_sim.simulation.recorder import StepRow
 
@@ -26,11 +25,11 @@ def jump(engine: Engine, queue: deque[Batch]) -> bool:
     """
     flying = queue[0] if queue else None
     steps = _steps(engine, queue, flying)
-    lives = [request.user.record for request in engine.scheduler.running]
-    if steps < 2 or any(record.last_token_s is None for record in lives):
+    if steps < 2:
         return False
     recorder, replica, link = engine.recorder, engine.replica, engine.link
-    n, waiting = len(lives), engine.waiting()
+    price, rows = replica.cost.step, recorder.rows
+    n, waiting = len(engine.scheduler.cohort), engine.waiting()
     if not waiting:
         engine.lack = ""
     recorder.queue_is(engine.clock, n, waiting, engine.lack)
@@ -49,13 +48,16 @@ def jump(engine: Engine, queue: deque[Batch]) -> bool:
         if done:
             work = engine.decodes(done, work)
         if done == len(free):
-            free = engine.memory.free_after(engine.scheduler.running, min(steps, 4 * done + 32))
-        cost = replica.cost.step(work)
-        link.bytes[H2D] += cost.h2d_bytes
-        link.bytes[D2H] += cost.d2h_bytes
-        engine.host_bytes[H2D] += cost.h2d_bytes * replica.ranks
-        engine.host_bytes[D2H] += cost.d2h_bytes * replica.mirroring_ranks
-        start_s = max(clock, end_s)
+            free = engine.memory.free_after(min(steps, 4 * done + 32))
+            if done == len(free):
+                break
+        cost = price(work)
+        if cost.h2d_bytes or cost.d2h_bytes:
+            link.bytes[H2D] += cost.h2d_bytes
+            link.bytes[D2H] += cost.d2h_bytes
+            engine.host_bytes[H2D] += cost.h2d_bytes * replica.ranks
+            engine.host_bytes[D2H] += cost.d2h_bytes * replica.mirroring_ranks
+        start_s = clock if clock > end_s else end_s
         end_s = start_s + cost.total_s
         if ahead is None:
             back_cost, back_start_s, back_end_s = cost, start_s, end_s
@@ -65,47 +67,50 @@ def jump(engine: Engine, queue: deque[Batch]) -> bool:
             loaded, stored = ahead.loaded_bytes, ahead.stored_bytes
             ahead.cost, ahead.work, ahead.start_s, ahead.end_s = cost, work, start_s, end_s
             ahead.loaded_bytes = ahead.stored_bytes = 0.0
-        before, clock = clock, back_end_s
-        row = StepRow(
-            recorder.steps,
-            recorder.steps,
-            back_start_s,
-            clock,
-            *queues,
-            n,
-            0,
-            free[done],
-            host_free,
-            0,
-            resident,
-            host_only,
-            back_cost.h2d_bytes + loaded,
-            back_cost.d2h_bytes + stored,
-            hot_blocks,
-        )
-        recorder.step(row, back_cost)
-        queues = n, waiting
-        if done:
-            recorder.gap(clock - before, n)
-            longest_s = max(longest_s, clock - before)
+        clock = back_end_s
+        if done > 1 and abs(rows[-1].gpu_free_blocks - free[done]) <= recorder.grain_blocks:
+            recorder.pay(back_cost, clock - back_start_s)
+            row = rows[-1]
+            row.last_step += 1
+            row.end_s = clock
+            row.h2d_bytes += back_cost.h2d_bytes
+            row.d2h_bytes += back_cost.d2h_bytes
         else:
-            recorder.tokens(clock, lives)
+            row = StepRow(
+                recorder.steps,
+                recorder.steps,
+                back_start_s,
+                clock,
+                *queues,
+                n,
+                0,
+                free[done],
+                host_free,
+                0,
+                resident,
+                host_only,
+                back_cost.h2d_bytes + loaded,
+                back_cost.d2h_bytes + stored,
+                hot_blocks,
+            )
+            recorder.step(row, back_cost)
+        queues = n, waiting
+        gap_s = clock - recorder.returned_s
+        recorder.gap(gap_s, n)
+        recorder.returned_s = clock
+        if gap_s > longest_s:
+            longest_s = gap_s
         done += 1
-    for record in lives:
-        record.sampled += done - 1
-        record.last_token_s = clock
-        record.itl_max_s = max(record.itl_max_s, longest_s)
-    skip(engine.scheduler, engine.memory, done)
+    if not done:
+        return False
+    recorder.rode(recorder.steps - done, longest_s)
+    engine.scheduler.skip(done)
     if flying is not None:
         assert ahead is not None
         flying.cost, flying.work = ahead.cost, ahead.work
         flying.start_s, flying.end_s = ahead.start_s, ahead.end_s
         flying.loaded_bytes = flying.stored_bytes = 0.0
-        decision = flying.decision
-        decision.step += done
-        decision.running, decision.waiting = queues
-        for request in decision.past:
-            decision.past[request] += done
+        flying.decision.running, flying.decision.waiting = queues
     elif engine.last is not None:
         engine.last.end_s, engine.last.done = end_s, None
     engine.clock = clock
@@ -118,12 +123,6 @@ def _steps(engine: Engine, queue: deque[Batch], flying: Batch | None) -> int:
         return 0
     if engine.waiting() and not engine.still_refused():
         return 0
-    running = engine.scheduler.running
-    if flying is not None and not (
-        flying.done is None
-        and flying.work.decode_requests == len(running) == len(flying.decision.scheduled)
-        and not flying.work.prefills
-        and not flying.decision.preempted
-    ):
+    if flying is not None and flying.done is not None:
         return 0
-    return quiet_steps(engine.scheduler, engine.memory)
+    return engine.scheduler.quiet_steps()

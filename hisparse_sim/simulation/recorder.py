@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import add
@@ -39,6 +40,9 @@ class RequestRecord:
     """Empty: of none."""
     priority: int = 0
     """Lower goes first, under the priority policy."""
+    rides_from: int = -1
+    """First batch, counted as they come back, whose token is not in here yet because the request rides
+    in the scheduler's cohort; -1: it does not."""
 
 
 @dataclass(slots=True)
@@ -55,6 +59,7 @@ class StepRow:
     decodes: int
     prefill_tokens: int
     gpu_free_blocks: int
+    """After the first of them; later ones differ by at most ``Recorder.grain_blocks``."""
     host_free_blocks: int
     preemptions: int
     resident_pages: int
@@ -71,6 +76,8 @@ class StepRow:
 class Recorder:
     """Collects requests, steps and totals of one run."""
 
+    grain_blocks: int = 0
+    """Free GPU blocks may change by so many within a row."""
     requests: list[RequestRecord] = field(default_factory=list)
     rows: list[StepRow] = field(default_factory=list)
     queue: list[tuple[float, int, int]] = field(default_factory=list)
@@ -81,6 +88,10 @@ class Recorder:
     """
     gaps: dict[float, int] = field(default_factory=dict)
     """Inter-token latencies in seconds, to the microsecond, with their counts."""
+    returned_s: float = 0.0
+    """When the last batch came back."""
+    _longest: list[tuple[int, float]] = field(default_factory=list)
+    """(batch, gap before it) of each batch after which no longer gap has come: gaps fall."""
     gaps_s: float = 0.0
     """Their exact sum."""
     cost: StepCost = field(default_factory=StepCost)
@@ -130,18 +141,12 @@ class Recorder:
         self._lack = now, what
 
     def step(self, row: StepRow, cost: StepCost) -> None:
-        """One engine step; it joins the last row if nothing but its time differs."""
-        self.steps += 1
-        seconds = row.end_s - row.start_s
-        self.busy_s += seconds
-        self.cost = StepCost(*map(add, self.cost, cost))
-        stall = seconds - cost.total_s
-        if stall > _ROUNDING_S:
-            self.link_s += stall
+        """One engine step; it joins the last row if that is of the same kind."""
+        self.pay(cost, row.end_s - row.start_s)
         last = self.rows[-1] if self.rows else None
         if (
             last is not None
-            and last.gpu_free_blocks == row.gpu_free_blocks
+            and abs(last.gpu_free_blocks - row.gpu_free_blocks) <= self.grain_blocks
             and not row.prefill_tokens
             and not last.prefill_tokens
             and last.decodes == row.decodes
@@ -159,9 +164,22 @@ class Recorder:
         else:
             self.rows.append(row)
 
-    def tokens(self, now: float, records: Iterable[RequestRecord]) -> None:
-        """Each of these requests has a token more."""
+    def pay(self, cost: StepCost, seconds: float) -> None:
+        """Count a step that took so long."""
+        self.steps += 1
+        self.busy_s += seconds
+        self.cost = StepCost._make(map(add, self.cost, cost))
+        stall = seconds - cost.total_s
+        if stall > _ROUNDING_S:
+            self.link_s += stall
+
+    def tokens(self, now: float, records: Iterable[RequestRecord], riders: int = 0) -> None:
+        """Each of these requests, and ``riders`` that ride in the cohort, has a token more."""
         gaps: dict[float, int] = {}
+        if riders:
+            gap = now - self.returned_s
+            gaps[gap] = riders
+            self.rode(self.steps - 1, gap)
         for record in records:
             record.sampled += 1
             if record.last_token_s is None:
@@ -172,14 +190,34 @@ class Recorder:
                 if gap > record.itl_max_s:
                     record.itl_max_s = gap
             record.last_token_s = now
-        for gap, count in gaps.items():
-            self.gap(gap, count)
+        for gap in sorted(gaps):  # whoever rides, the sum is the same
+            self.gap(gap, gaps[gap])
+        self.returned_s = now
+
+    def rode(self, batch: int, gap_s: float) -> None:
+        """The cohort's requests waited ``gap_s`` for their token of this batch, or of one after it."""
+        longest = self._longest
+        while longest and longest[-1][1] <= gap_s:
+            longest.pop()
+        longest.append((batch, gap_s))
+
+    def catch_up(self, record: RequestRecord) -> None:
+        """Write down the tokens of a request that has ridden so far (and may go on)."""
+        first = record.rides_from
+        if first < 0 or first >= self.steps:
+            return
+        record.sampled += self.steps - first
+        record.last_token_s = self.returned_s
+        longest = self._longest
+        record.itl_max_s = max(record.itl_max_s, longest[bisect_left(longest, (first, 0.0))][1])
+        record.rides_from = self.steps
 
     def gap(self, seconds: float, count: int = 1) -> None:
         """``count`` tokens came ``seconds`` after the one before."""
         self.gaps_s += seconds * count
         seconds = round(seconds, 6)
-        self.gaps[seconds] = self.gaps.get(seconds, 0) + count
+        gaps = self.gaps
+        gaps[seconds] = gaps.get(seconds, 0) + count
 
 
 _ROUNDING_S = 1e-6

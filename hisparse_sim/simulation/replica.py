@@ -105,6 +105,7 @@ def build_replica(scenario: Scenario) -> Replica:
         chunked_prefill=engine.enable_chunked_prefill,
         priority_policy=engine.policy == "priority",
         async_scheduling=engine.async_scheduling,
+        cohort=not engine.single_step,
         give_up_after=1000,
         threshold_when_alone=_is_v030(scenario),
         self_preemption_ends_step=_is_v030(scenario),

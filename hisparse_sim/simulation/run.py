@@ -55,6 +55,10 @@ def simulate(
     return _Run(scenario, replica, workload, began).to_its_end(progress, checkpoints)
 
 
+_ROW_GRAIN = 256
+"""A row of the steps ends when the GPU's free blocks have changed by more than this part of all."""
+
+
 class _Run:
     """A scenario being simulated."""
 
@@ -64,7 +68,7 @@ class _Run:
         self._began = began
         self.scenario = scenario
         self.replica = replica
-        self.recorder = Recorder()
+        self.recorder = Recorder(grain_blocks=replica.memory.gpu.total // _ROW_GRAIN)
         self.steps = StepLog(self.recorder.rows)
         self.env = simpy.Environment()
         rates = LinkRates(scenario.node, ranks=replica.ranks)
@@ -120,6 +124,8 @@ class _Run:
 
     def _result(self, *, complete: bool, under_way: str = INTERRUPTED) -> Result:
         recorder, engine = self.recorder, self.engine
+        for request in recorder.requests:
+            recorder.catch_up(request)
         ends = [r.finish_s for r in recorder.requests if r.finish_s is not None]
         end_s = max(ends, default=0.0) if complete else max(self.env.now, engine.clock)
         summary = summarise(

@@ -223,7 +223,8 @@ class Replay:
             step += 1
 
     def _scheduled(self, line: dict[str, Any], decision: Decision | None) -> None:
-        line["scheduled"] = {} if decision is None else {r.id: n for r, n in decision.scheduled.items()}
+        scheduled = {} if decision is None else decision.whole(self.scheduler.running)
+        line["scheduled"] = {r.id: n for r, n in scheduled.items()}
         for name in ("new", "resumed", "preempted"):
             source = "admitted" if name == "new" else name
             line[name] = [r.id for r in getattr(decision, source)] if decision is not None else []

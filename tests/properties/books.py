@@ -34,7 +34,7 @@ def check_blocks(memory: Memory, requests: list[Request]) -> None:
     states = [r.memory for r in requests if r.memory is not None]
     if isinstance(memory, ResidentMemory):
         used = referenced(memory.blocks, [s.blocks[: s.pages] for s in states])
-        assert memory.gpu.free + used == memory.gpu.total
+        assert memory.gpu.free + used + memory.unnamed == memory.gpu.total
         if isinstance(memory, OffloadMemory):
             store = memory.store
             assert store.free + int((store._state.a > 0).sum()) == store.total

@@ -1,8 +1,9 @@
-"""Steps that decide nothing, skipped, leave scheduler and memory as single steps would have."""
+"""Requests that ride in the cohort and steps that are skipped leave all as single steps would have."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_scenarios import scenario
 
-from hisparse_sim.memory.residency import HiSparseMemory
-from hisparse_sim.memory.resident import ResidentMemory
-from hisparse_sim.scheduler.quiet import quiet_steps, skip
 from hisparse_sim.validation.replay import Replay
 
 GOLDEN = Path(__file__).resolve().parents[2] / ".." / "shared" / "golden"
@@ -37,11 +35,12 @@ class Jumping(Replay):
                 step = self.arrivals[0][0]
                 continue
             if not scheduler.waiting and not scheduler.flush:
-                quiet = quiet_steps(scheduler, self.memory)
+                quiet = scheduler.quiet_steps()
                 if self.arrivals:
                     quiet = min(quiet, self.arrivals[0][0] - step)
+                quiet = len(self.memory.free_after(quiet))
                 if quiet > 0:
-                    skip(scheduler, self.memory, quiet)
+                    scheduler.skip(quiet)
                     self.skipped += quiet
                     step += quiet
                     continue
@@ -54,11 +53,28 @@ class Jumping(Replay):
             step += 1
 
 
+class Together(Replay):
+    """Counts how many requests ride, over all steps."""
+
+    rode = 0
+
+    def _scheduled(self, line, decision):
+        super()._scheduled(line, decision)
+        self.rode += decision.riders if decision else 0
+
+
+def single(asked: dict[str, Any]) -> list[dict[str, Any]]:
+    """The steps with each request counted on its own in each of them."""
+    replay = Replay(asked)
+    replay.scheduler.config = replace(replay.scheduler.config, cohort=False)
+    return list(replay.lines())
+
+
 def check(asked: dict[str, Any]) -> int:
-    single = {line["step"]: line for line in Replay(asked).lines()}
+    lines = {line["step"]: line for line in single(asked)}
     jumping = Jumping(asked)
     for line in jumping.lines():
-        assert line == single[line["step"]]
+        assert line == lines[line["step"]]
     assert jumping.memory.gpu.free == jumping.memory.gpu.total
     return jumping.skipped
 
@@ -80,26 +96,21 @@ def test_random_scenarios_take_the_same_steps_with_quiet_ones_skipped(mode, seed
     check(asked)
 
 
+@pytest.mark.skipif(not NAMES, reason="recorded scheduler traces are not here")
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("name", NAMES or ["none"])
+def test_recorded_scenarios_decide_the_same_whoever_rides(name, asynchronous):
+    asked = json.loads((GOLDEN / "scenarios" / f"{name}.json").read_text())
+    asked["engine"]["async_scheduling"] = asynchronous
+    together = Together(asked)
+    assert list(together.lines()) == single(asked)
+    assert together.rode > 20
+
+
 @pytest.mark.parametrize("mode", ["hisparse", "vanilla", "cpu_offload"])
-@settings(max_examples=60)
+@settings(max_examples=100)
 @given(seed=st.integers(0, 2**32), asynchronous=st.booleans())
-def test_passing_over_a_request_with_nothing_to_do_decides_the_same(mode, seed, asynchronous):
+def test_random_scenarios_decide_the_same_whoever_rides(mode, seed, asynchronous):
     asked = scenario(mode, seed)
     asked["engine"] |= {"async_scheduling": asynchronous}
-    usual = list(Replay(asked).lines())
-    with pytest.MonkeyPatch.context() as patch:
-        for memory in (HiSparseMemory, ResidentMemory):
-            patch.setattr(memory, "_quiet_until", lambda self, _: 0)
-        assert list(Replay(asked).lines()) == usual
-
-
-@settings(max_examples=60)
-@given(seed=st.integers(0, 2**32), asynchronous=st.booleans())
-def test_a_request_with_pages_still_to_be_published_is_never_passed_over(seed, asynchronous):
-    asked = scenario("hisparse", seed)
-    asked["engine"] |= {"async_scheduling": asynchronous, "delay": 2, "enable_prefix_caching": True}
-    replay = Replay(asked)
-    for _ in replay.lines():
-        for request in replay.scheduler.running:
-            state = request.memory
-            assert state.published == state.index_hashed or request.quiet_until <= request.computed
+    assert list(Replay(asked).lines()) == single(asked)

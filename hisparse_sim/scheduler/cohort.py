@@ -1,0 +1,94 @@
+"""Running requests that decode a token a step and need nothing else: counted together, not one by one.
+
+A step costs nothing for a request that rides in the cohort. What it was when it joined and the steps
+since tell where it is.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from heapq import heappop, heappush
+
+from hisparse_sim.memory.base import NEVER
+from hisparse_sim.scheduler.request import Request
+
+
+class Cohort:
+    """Requests whose ``computed`` grows by one with each step, kept in the order of admission.
+
+    While a request rides, the counts in its own record are those of the step before it joined.
+    """
+
+    def __init__(self) -> None:
+        self.steps = 0
+        """Steps so far, of whoever rode."""
+        self.tokens = 0
+        """Computed tokens of all that ride, together."""
+        self.wary = 0
+        """How many are quiet only while blocks are free."""
+        self._orders: list[int] = []
+        self._riding: dict[int, Request] = {}
+        self._due: list[tuple[int, int, Request]] = []
+
+    def __len__(self) -> int:
+        return len(self._orders)
+
+    def __iter__(self) -> Iterator[Request]:
+        """In the order of admission."""
+        return map(self._riding.__getitem__, list(self._orders))
+
+    def before(self, order: int) -> int:
+        """How many ride that were admitted before ``order``."""
+        return bisect_left(self._orders, order)
+
+    def after(self, order: int) -> list[Request]:
+        """Those admitted after ``order``."""
+        return [self._riding[o] for o in self._orders[bisect_left(self._orders, order + 1) :]]
+
+    def join(self, request: Request, tokens: int) -> None:
+        """Let a request ride for at most ``tokens`` steps."""
+        request.joined, request.due = self.steps, self.steps + tokens
+        self.tokens += request.computed
+        self.wary += request.quiet_while_free
+        self._riding[request.order] = request
+        if self._orders and self._orders[-1] > request.order:
+            insort(self._orders, request.order)
+        else:
+            self._orders.append(request.order)
+        heappush(self._due, (request.due, request.order, request))
+
+    def leave(self, request: Request) -> None:
+        """A request rides no longer; what it has computed is in its own record again."""
+        request.computed += self.steps - request.joined
+        request.furthest = request.computed
+        request.joined = -1
+        self.tokens -= request.computed
+        self.wary -= request.quiet_while_free
+        del self._riding[request.order]
+        del self._orders[bisect_left(self._orders, request.order)]
+
+    def advance(self, steps: int) -> None:
+        """So many steps pass."""
+        self.steps += steps
+        self.tokens += steps * len(self._orders)
+
+    def overdue(self) -> Iterator[Request]:
+        """Those that must not ride in the next step; each must leave before the next is asked for."""
+        while self._settle() <= self.steps:
+            yield self._due[0][2]
+
+    @property
+    def quiet_steps(self) -> int:
+        """Steps until somebody has to leave."""
+        return self._settle() - self.steps
+
+    def _settle(self) -> int:
+        """When the first is due; forgets those who left before their time."""
+        due = self._due
+        while due:
+            when, _, request = due[0]
+            if request.joined >= 0 and request.due == when:
+                return when
+            heappop(due)
+        return NEVER
