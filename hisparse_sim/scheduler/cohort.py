@@ -59,14 +59,17 @@ class Cohort:
         heappush(self._due, (request.due, request.order, request))
 
     def leave(self, request: Request) -> None:
-        """A request rides no longer; what it has computed is in its own record again."""
-        request.computed += self.steps - request.joined
+        """A request rides no longer; its own record says again what it has computed."""
         request.furthest = request.computed
         request.joined = -1
         self.tokens -= request.computed
         self.wary -= request.quiet_while_free
         del self._riding[request.order]
         del self._orders[bisect_left(self._orders, request.order)]
+
+    def computed(self, request: Request) -> int:
+        """Computed tokens of a request that rides."""
+        return request.computed + self.steps - request.joined
 
     def advance(self, steps: int) -> None:
         """So many steps pass."""

@@ -201,6 +201,13 @@ class Scheduler:
         """Whether another step has anything to do."""
         return bool(self.running or len(self.waiting) or self.loading or self.flush or self.memory.busy)
 
+    def counts(self, request: Request) -> tuple[int, int, int]:
+        """Tokens of a request computed, known, and sampled but not back yet, whoever counts them."""
+        if request.joined < 0:
+            return request.computed, request.num_tokens, request.placeholders
+        computed, flying = self.cohort.computed(request), len(self.flying)
+        return computed, computed + 1 - flying, flying
+
     # -- schedule -------------------------------------------------------------------------------
 
     def schedule(self) -> Decision:
@@ -278,17 +285,17 @@ class Scheduler:
 
     def _leave(self, request: Request, decision: Decision) -> None:
         """A request rides no longer: its own counts, and those of batches under way, are as if it had not."""
-        joined = request.joined
+        joined, flying = request.joined, len(self.flying)
+        request.computed, request.num_tokens, _ = self.counts(request)
         self.cohort.leave(request)
-        flying = len(self.flying)
-        request.num_tokens = request.computed + 1 - flying
-        if self.config.async_scheduling:
-            request.placeholders = request.batches = request.in_flight = flying
         request.sampled_in = self.step - 1
         request.quiet_until = 0
         for ago, batch in enumerate(reversed(self.flying), start=1):
             if self.cohort.steps - ago >= joined:
                 batch.names(request, request.computed - ago)
+        if self.config.async_scheduling:
+            request.placeholders = request.batches = flying
+            request.in_flight = sum(batch.scheduled[request] for batch in self.flying)
         self.memory.alight(request)
         decision.left.append(request)
 

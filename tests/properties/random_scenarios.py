@@ -97,8 +97,3 @@ def steps(replay: Replay, kind: str) -> Iterator[dict[str, Any]]:
             return
         assert count < MOST_STEPS, "the requests never end"
         yield line
-
-
-def counts(request: Request) -> tuple[int, int]:
-    """Tokens of a request that are computed, and those that are known."""
-    return request.computed, request.num_tokens
