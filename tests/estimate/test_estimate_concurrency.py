@@ -189,7 +189,7 @@ engines = st.builds(
 
 
 @settings(max_examples=80, deadline=None)
-@given(engine=engines, mode=modes, tokens=lengths, more=st.floats(min_value=0, max_value=40))
+@given(engine=engines, mode=modes, tokens=lengths, more=st.floats(min_value=0, max_value=20))
 def test_more_memory_never_means_fewer_requests(engine, mode, tokens, more):
     now = count(mode, tokens, engine)
     assert now >= 0
