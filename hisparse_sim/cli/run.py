@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 PLOTS = tuple(f"{name}.{suffix}" for name in ("timeline", "gantt", "latency") for suffix in ("png", "svg"))
 
+_CHECKPOINT_S = 30.0
+"""Seldom enough to cost nothing, often enough to watch."""
+
 
 def command(
     scenario: Annotated[str, typer.Argument(help="A YAML file, or a shipped name.")],
@@ -58,7 +61,7 @@ def command(
             metavar="SECONDS",
             help="Leave what is done so far in the folder this often, or seldomer if that is slow; 0: never.",
         ),
-    ] = 30.0,
+    ] = _CHECKPOINT_S,
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json and nothing else.")] = False,
 ) -> int:
     """Simulate SCENARIO and write summary, requests, steps and plots to a folder."""
@@ -81,7 +84,7 @@ def command(
     from hisparse_sim.report.startup import capacity_lines
     from hisparse_sim.simulation.interrupt import held_interrupts
     from hisparse_sim.simulation.replica import build_replica
-    from hisparse_sim.simulation.result import check_writable
+    from hisparse_sim.simulation.result import check_writable, remove_leftovers
     from hisparse_sim.simulation.run import simulate
     from hisparse_sim.workload.make import make_workload
 
@@ -95,6 +98,7 @@ def command(
             print(f"warning: {warning}", file=sys.stderr)
         for note in workload.notes:
             print(f"note: {note}", file=sys.stderr)
+        remove_leftovers(out)
         with progress_bar() as progress:
             result = simulate(
                 asked,

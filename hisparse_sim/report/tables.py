@@ -150,6 +150,11 @@ def done_failed(summary: Summary) -> str:
     return NOTHING if done is None and failed is None else f"{number(done)} / {number(failed)}"
 
 
+def _under_way(summary: Summary) -> str:
+    """Requests that were not over when the figures were written, of a run that was not."""
+    return NOTHING if summary.get("complete", True) else number(summary.get("requests_incomplete"))
+
+
 def _text(key: str) -> Callable[[Summary], str]:
     return lambda summary: str(summary.get(key) or NOTHING)
 
@@ -174,6 +179,7 @@ LINES: tuple[tuple[str, Callable[[Summary], str]], ...] = (
     ("link in / out, % of copy", percent("pcie_h2d_usage_mean", "pcie_d2h_usage_mean")),
     ("DRAM bandwidth, %", percent("dram_usage_mean")),
     ("requests done / failed", done_failed),
+    ("not complete: under way", _under_way),
     ("goodput", plain("goodput")),
     ("simulated time, s", plain("sim_time_s")),
     ("verdict", _text("verdict")),

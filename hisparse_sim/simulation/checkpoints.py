@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 from hisparse_sim.simulation.result import Result
 
-EVERY_S = 30.0
-"""Wall-clock seconds between two: seldom enough to cost nothing, often enough to watch."""
 SHARE = 0.03
 """Of the time that checkpoints may take. Each holds all there is so far, so they become slower as the run
 grows, and then seldomer."""
@@ -20,7 +18,7 @@ class Checkpoints:
     def __init__(
         self,
         write: Callable[[Result], None],
-        every_s: float = EVERY_S,
+        every_s: float,
         *,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:

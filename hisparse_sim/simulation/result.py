@@ -77,7 +77,7 @@ class Result:
         made: Path | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            made = Path(tempfile.mkdtemp(prefix=".run-", dir=folder))
+            made = Path(tempfile.mkdtemp(prefix=_MADE, dir=folder))
             self._write_scenario(made / "scenario.yaml")
             _write_json(made / "summary.json", self.summary)
             _write_json(made / "timing.json", self.timing)
@@ -107,6 +107,15 @@ class Result:
 
 FILES = ("scenario.yaml", "summary.json", "timing.json", "requests.parquet", "steps.parquet")
 """What a run writes."""
+
+
+_MADE = ".run-"
+
+
+def remove_leftovers(folder: Path) -> None:
+    """What a run left in ``folder`` that was killed while it wrote."""
+    for made in folder.glob(f"{_MADE}*"):
+        shutil.rmtree(made, ignore_errors=True)
 
 
 def check_writable(folder: Path, more: Iterable[str] = ()) -> None:

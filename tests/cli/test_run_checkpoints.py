@@ -137,6 +137,8 @@ def test_a_checkpoint_that_cannot_be_written_is_told_once_and_the_run_goes_on(
     monkeypatch.setattr(running, "_EVENTS", 5)
     monkeypatch.setattr(checkpoints, "SHARE", 1e9)
     monkeypatch.setattr(result, "_write_json", full)
+    (tmp_path / ".run-abc").mkdir()
+    (tmp_path / ".run-abc" / "steps.parquet").write_text("of a run that was killed while it wrote")
     (tmp_path / "timeline.png").write_text("of an earlier run")
     assert run(["run", AGENTIC, "--out", str(tmp_path), *SMALL, "--checkpoint-every", "1e-9"]) == 0
     said = capsys.readouterr().err

@@ -59,6 +59,13 @@ def test_what_no_run_has_gets_no_line_and_what_one_lacks_a_dash() -> None:
     assert row(table, "hot-buffer hits").split()[-2:] == ["93.0", "-"]
 
 
+def test_a_run_that_is_not_over_says_so() -> None:
+    part = FULL | {"complete": False, "requests_incomplete": 5511}
+    table = side_by_side([("over", FULL | {"complete": True, "requests_incomplete": 0}), ("not", part)])
+    assert row(table, "not complete: under way").split()[-2:] == ["-", "5,511"]
+    assert "not complete" not in side_by_side([("over", FULL)])
+
+
 def test_a_run_in_which_nothing_completed_is_shown_whole() -> None:
     nothing = dict.fromkeys(LATENCY)
     summary = {"ttft_s": nothing, "tpot_s": None, "requests_completed": 0, "requests_failed": 32}
