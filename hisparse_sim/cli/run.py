@@ -86,6 +86,7 @@ def command(
     from hisparse_sim.simulation.replica import build_replica
     from hisparse_sim.simulation.result import check_writable, remove_leftovers
     from hisparse_sim.simulation.run import simulate
+    from hisparse_sim.simulation.survival import endings_of
     from hisparse_sim.workload.make import make_workload
 
     with _placed(scenario, given):
@@ -111,12 +112,8 @@ def command(
         result.write(out)
         _remove_plots(out)
     _print(result, as_json)
-    if death := result.summary["engine_death"]:
-        words = f"{death['error']}; {death['remedy']}"
-        print(
-            f"warning: the engine died in step {death['step']:,} ({death['time_s']:,.1f} s): {words}",
-            file=sys.stderr,
-        )
+    for ending in endings_of(result.summary):
+        print(f"warning: {ending}", file=sys.stderr)
     if interrupted() or not result.summary["complete"]:
         print(f"{out} holds what was done", file=sys.stderr)
         return 130

@@ -23,9 +23,12 @@ from hisparse_sim.simulation.links import D2H, H2D, HostLink
 from hisparse_sim.simulation.lookups import UNIT, Lookups, lookups
 from hisparse_sim.simulation.recorder import Recorder, RequestRecord, StepRow
 from hisparse_sim.simulation.replica import Replica
+from hisparse_sim.simulation.survival import Ending, live_lock
 from hisparse_sim.workload.request import BlockHashes, RequestSpec, Session
 
 HISPARSE = HiSparseMemory | HiSparseMemoryV030
+HAD_DIED = "the engine had died"
+"""Reason of a request that came later."""
 
 
 @dataclass(slots=True)
@@ -86,6 +89,9 @@ class Engine:
         self._jumps = not replica.single_step
         self.died = ""
         """What the engine said when it died, if it did."""
+        self.live_lock: Ending | None = None
+        """Where requests were given up, if any were."""
+        self._old = isinstance(self.memory, HiSparseMemoryV030)
         self.lack = ""
         """What waiting requests wait for."""
         self._restored = self._stored = 0
@@ -111,7 +117,7 @@ class Engine:
         total = spec.prompt_tokens + outputs
         if total > limit or self.died:
             reason = f"{total:,} tokens exceed max_model_len {limit:,}"
-            self._fail(_Life(record, over), "the engine had died" if self.died else reason)
+            self._fail(_Life(record, over), HAD_DIED if self.died else reason)
             return
         content = spec.content
         if isinstance(content, BlockHashes):
@@ -288,11 +294,11 @@ class Engine:
         for request in decision.resumed:
             request.user.record.preempted_s += (now,)
         for request in decision.given_up:
-            again = "preempted again and again without getting any further"
-            self._fail(
-                request.user,
-                f"live-lock in step {decision.step:,}: {again}; give it more KV memory or fewer max_num_seqs",
-            )
+            if self.live_lock is None:
+                self.live_lock = live_lock(step=decision.step, time_s=now, old=self._old)
+            else:
+                self.live_lock.requests += 1
+            self._fail(request.user, str(live_lock(step=decision.step, time_s=now, old=self._old)))
         for request, hit in decision.hits.items():
             record = request.user.record
             if record.hit_tokens is None:
@@ -503,13 +509,6 @@ class Engine:
             ),
             cost,
         )
-
-
-REMEDY = (
-    "vLLM 0.30 admits a request without counting the GPU copies that its prefix hit takes back "
-    "(vllm PR 57457); use engine.version 0.33, or keep the pool from filling (fewer max_num_seqs)"
-)
-"""What to do about an engine that died."""
 
 
 _SMALL_BYTES = 64 << 20

@@ -17,13 +17,14 @@ from hisparse_sim.scenario.scenario import Scenario
 from hisparse_sim.simulation.checkpoints import Checkpoints
 from hisparse_sim.simulation.clients import Clients
 from hisparse_sim.simulation.columns import StepLog
-from hisparse_sim.simulation.engine import REMEDY, Engine
+from hisparse_sim.simulation.engine import HAD_DIED, Engine
 from hisparse_sim.simulation.interrupt import held_interrupts
 from hisparse_sim.simulation.links import HostLink
-from hisparse_sim.simulation.recorder import Recorder
+from hisparse_sim.simulation.recorder import Recorder, RequestRecord
 from hisparse_sim.simulation.replica import Replica, build_replica
 from hisparse_sim.simulation.result import INTERRUPTED, SO_FAR, Result
 from hisparse_sim.simulation.summary import summarise
+from hisparse_sim.simulation.survival import Ending, admission_crash, standstill
 from hisparse_sim.workload.make import make_workload
 from hisparse_sim.workload.request import Workload
 
@@ -76,6 +77,8 @@ class _Run:
             self.env, rates.h2d_bytes_per_s, rates.d2h_bytes_per_s, rates.both_ways_bytes_per_s
         )
         self.engine = Engine(self.env, replica, self.link, self.recorder)
+        self.ending: Ending | None = None
+        """Why some requests never finished."""
         self.open_loop = workload.concurrency is None
         # A trace is cut by its recorded times, before it is played.
         limit = None if scenario.workload.kind == "trace" else scenario.workload.limit
@@ -85,14 +88,26 @@ class _Run:
         """Or to Ctrl-C."""
         if not self._drive(progress, checkpoints):
             return self._result(complete=False)
-        engine = self.engine
-        for r in self.recorder.requests:
-            if r.status == "incomplete":  # nothing is left to happen, and yet it waits
-                r.status = "failed"
-                r.reason = f"never finished: waits for {engine.lack or 'ever'}"
-                if engine.died:
-                    r.reason = f"the engine died: {engine.died}"
+        # Nothing is left to happen, and yet these wait.
+        left = [r for r in self.recorder.requests if r.status == "incomplete"]
+        if left:
+            self.ending = self._ending(left)
         return self._result(complete=True)
+
+    def _ending(self, left: list[RequestRecord]) -> Ending:
+        engine = self.engine
+        step, time_s, requests = engine.scheduler.step, engine.clock, len(left)
+        if engine.died:
+            requests += sum(r.reason == HAD_DIED for r in self.recorder.requests)
+            ending = admission_crash(engine.died, step=step, time_s=time_s, requests=requests)
+            reason = f"the engine died: {engine.died}"
+        else:
+            old = self.scenario.engine.version.startswith("0.30")
+            ending = standstill(engine.lack, step=step, time_s=time_s, requests=requests, old=old)
+            reason = f"never finished: waits for {engine.lack or 'ever'}"
+        for r in left:
+            r.status, r.reason = "failed", reason
+        return ending
 
     def so_far(self) -> Result:
         """What a run leaves that goes on."""
@@ -138,7 +153,11 @@ class _Run:
             end_s=end_s,
             complete=complete,
             open_loop=self.open_loop,
-            death=_death(engine) if engine.died else None,
+            endings={
+                "engine_death": self.ending if engine.died else None,
+                "live_lock": engine.live_lock,
+                "standstill": None if engine.died else self.ending,
+            },
         )
         wall_s, cpu_s = self._began
         timing: dict[str, Any] = {
@@ -152,8 +171,3 @@ class _Run:
         return Result(
             self.scenario, self.replica.pools, summary, recorder.requests, self.steps, timing, under_way
         )
-
-
-def _death(engine: Engine) -> dict[str, Any]:
-    step = engine.scheduler.step
-    return {"step": step, "time_s": engine.clock, "error": engine.died, "remedy": REMEDY}

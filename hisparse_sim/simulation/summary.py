@@ -60,8 +60,10 @@ by_tenant                           null, or of each tenant ("": of none) when t
                                     rates over the run's busy period, latencies, goodput, preemptions
                                     and prefix_hit_rate; of more than 100 the 100 with most requests
 by_priority                         the same of each priority
-engine_death                        null, or the step, time, words and remedy of an engine that did not
-                                    survive (vLLM 0.30's admission)
+engine_death                        null, or name, step, time, words and remedy of an engine that did not
+                                    survive (vLLM 0.30's admission), and how many requests failed by it
+live_lock                           the same of requests preempted for ever, which a run gives up
+standstill                          the same where requests wait for ever and nothing runs
 warnings                            assumptions that this run stretches
 =========================== ======= =====================================================================
 """
@@ -69,7 +71,7 @@ warnings                            assumptions that this run stretches
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -82,6 +84,7 @@ from hisparse_sim.simulation.links import D2H, H2D, HostLink
 from hisparse_sim.simulation.recorder import Recorder
 from hisparse_sim.simulation.replica import Replica
 from hisparse_sim.simulation.served import by_group, counts, ratio, served, spread_of_counts
+from hisparse_sim.simulation.survival import NONE, Ending
 
 SCHEMA = "hisparse-sim/summary/1"
 SAMPLE_S = 30.0
@@ -109,7 +112,7 @@ def summarise(
     end_s: float,
     complete: bool,
     open_loop: bool,
-    death: dict[str, Any] | None = None,
+    endings: Mapping[str, Ending | None] = NONE,
 ) -> dict[str, Any]:
     """The content of ``summary.json``; a run that goes on may be asked for it at any time.
 
@@ -174,7 +177,7 @@ def summarise(
         },
         "by_tenant": by_group(requests, lambda r: r.tenant, scenario.slo, span_s),
         "by_priority": by_group(requests, lambda r: r.priority, scenario.slo, span_s),
-        "engine_death": death,
+        **{name: ending.as_json() if ending else None for name, ending in endings.items()},
         "warnings": list(replica.warnings),
     }
 
