@@ -31,6 +31,9 @@ def build(
     typer.echo(f"nvcc {built.build.nvcc}, sm_{built.build.architecture}: {made}: {built.library}")
 
 
+CHECK_FAILED = 1
+"""Exit code when a kernel did not pass its check; what depends on it was not timed."""
+
 NO_GPU = 3
 """Exit code of a run on a machine without a GPU that could be measured."""
 
@@ -66,6 +69,8 @@ def run(
     for line in table(samples):
         typer.echo(line)
     typer.echo(f"\n{len(samples.measured)} of {len(samples.samples)} points measured: {path}")
+    if not all(check.passed for check in samples.checks):
+        raise typer.Exit(CHECK_FAILED)
 
 
 def check_writable(path: Path) -> Path:

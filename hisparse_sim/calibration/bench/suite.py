@@ -11,6 +11,7 @@ import json
 import math
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -65,7 +66,7 @@ class Run:
 
     def measure(self, library: Path, built: Build) -> Samples:
         """Check and measure with a built library; the samples are in the file, too."""
-        self._extend(created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), build=built)
+        self._extend(write=False, created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), build=built)
         self._identify(library)
         checks = self._check(library)
         self._extend(checks=checks)
@@ -183,7 +184,8 @@ class Run:
             errors.seek(0)
             said = [line for line in errors.read().splitlines() if line.strip()]
         if code != 0:
-            yield "died", said[-1][:300] if said else _ending(code)
+            # The last line of a traceback, less the name of the class.
+            yield "died", re.sub(r"^[\w.]+: ", "", said[-1])[:300] if said else _ending(code)
 
 
 def _read(stream: IO[str], lines: queue.Queue[str | None]) -> None:

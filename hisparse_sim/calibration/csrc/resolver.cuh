@@ -106,30 +106,39 @@ __global__ void __launch_bounds__(kResolveThreads) resolve(Resolve r) {
 
     StableRanks stale_ranks{shared.hot_counts, shared.hot_totals};
     uint32_t hit_bits = 0;
-    for (int chunk = 0; chunk < chunks_of(hot_rows); ++chunk) {
-        const int i = chunk * kResolveThreads + thread;
-        bool hit = false;
-        if (i < hot_rows) {
-            const int slot = lru[i];
-            const int owner = owners[slot];
-            shared.order[i] = int16_t(slot);
-            if (owner >= 0) {
-                unsigned at = hash_of(owner, slots);
+    constexpr int kAhead = 4;  // chunks whose slots and owners are under way together
+    for (int first = 0; first < chunks_of(hot_rows); first += kAhead) {
+        int slot[kAhead], owner[kAhead];
+#pragma unroll
+        for (int j = 0; j < kAhead; ++j) {
+            const int i = (first + j) * kResolveThreads + thread;
+            slot[j] = i < hot_rows ? lru[i] : -1;
+        }
+#pragma unroll
+        for (int j = 0; j < kAhead; ++j) owner[j] = slot[j] >= 0 ? owners[slot[j]] : -1;
+#pragma unroll
+        for (int j = 0; j < kAhead; ++j) {
+            const int chunk = first + j;
+            if (chunk >= chunks_of(hot_rows)) break;
+            bool hit = false;
+            if (owner[j] >= 0) {
+                unsigned at = hash_of(owner[j], slots);
                 int key = shared.keys[at];
-                while (key != -1 && key != owner) {
+                while (key != -1 && key != owner[j]) {
                     at = (at + 1) & unsigned(slots - 1);
                     key = shared.keys[at];
                 }
-                hit = key == owner;
+                hit = key == owner[j];
                 if (hit) {
                     const int place = shared.places[at];
                     shared.wanted[place] = -1;
-                    rows[place] = row_in(hot_blocks, slot);
+                    rows[place] = row_in(hot_blocks, slot[j]);
+                    hit_bits |= 1u << chunk;
                 }
             }
+            if (slot[j] >= 0) shared.order[chunk * kResolveThreads + thread] = int16_t(slot[j]);
+            stale_ranks.publish(chunk, slot[j] >= 0 && !hit);
         }
-        if (hit) hit_bits |= 1u << chunk;
-        stale_ranks.publish(chunk, i < hot_rows && !hit);
     }
     stale_ranks.scan(chunks_of(hot_rows));
 

@@ -119,11 +119,22 @@ def test_a_budget_that_is_used_up_says_so(pretend: Any) -> None:
 
 def test_a_gpu_that_fails_at_once_is_no_gpu(pretend: Any, tmp_path: Path) -> None:
     script = tmp_path / "worker.py"
-    script.write_text("import sys; sys.exit('the driver is too old')")
-    with pytest.raises(NoGpu, match="too old"):
+    script.write_text("import sys; sys.exit('hisparse_sim.some.NoGpu: the driver is too old')")
+    with pytest.raises(NoGpu, match="cannot be used: the driver is too old"):
         suite.Run(
             tmp_path / "out.json", budget_s=9, command=lambda a: [sys.executable, str(script), *a]
         ).measure(tmp_path, Build())
+    assert not (tmp_path / "out.json").exists()
+
+
+@pytest.mark.parametrize(("passed", "code"), [("True", 0), ("False", 1)])
+def test_a_failed_check_is_in_the_exit_code(
+    passed: str, code: int, pretend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verdict = f"say(check={{'name': name, 'reference': 'exact', 'cases': 1, 'passed': {passed}}}); continue"
+    samples = pretend(check=verdict)
+    monkeypatch.setattr(suite, "run", lambda *_, **__: samples)
+    assert run(["calibrate", "run", "--out", str(tmp_path / "x.json")]) == code
 
 
 def test_the_table_shows_each_figure_beside_its_floor(pretend: Any) -> None:
