@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +93,10 @@ def test_arguments_that_no_kernel_takes_are_refused(emulation: Library) -> None:
     emulation.release()
 
 
+def test_each_kernel_passes_in_a_process_of_its_own(emulation: Library) -> None:
+    assert passes(emulation.path, "gather")
+
+
 MISTAKES = {
     "resolver.cuh": ("lru[stale + i - rank] = slot;", "lru[stale + i - rank] = slot ^ 1;"),
     "topk.cuh": ("prefix |= uint32_t(found.bin) << shift;", "prefix = uint32_t(found.bin) << shift;"),
@@ -110,7 +116,18 @@ def test_planted_mistakes_are_found(tmp_path: Path) -> None:
         (sources / name).write_text(text.replace(right, wrong), encoding="utf-8")
     broken = emulate(sources, tmp_path, optimise="-O1")
     for name in ("resolver", "topk", "gather", "indexer", "attention"):
-        bench = checks.Bench(broken, 0xFF, full=False)
-        checks.CHECKS[name][0](bench)
-        broken.release()
-        assert bench.mismatches > 0, name
+        assert not passes(broken.path, name), name
+
+
+def passes(library: Path, name: str) -> bool:
+    """Whether a check passes, in a process of its own: a broken kernel may bring it down."""
+    program = (
+        "import sys; from pathlib import Path; from hisparse_sim.calibration.bench import checks, library\n"
+        "made = library.Library(Path(sys.argv[1])); made.open()\n"
+        "bench = checks.Bench(made, 0xFF, full=False); checks.CHECKS[sys.argv[2]][0](bench)\n"
+        "print('mismatches', bench.mismatches)"
+    )
+    command = [sys.executable, "-c", program, str(library), name]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode < 0 or done.stdout.startswith("mismatches"), done.stderr
+    return done.stdout == "mismatches 0\n"

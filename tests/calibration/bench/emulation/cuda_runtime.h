@@ -32,6 +32,7 @@ struct Event {
 
 inline std::deque<Work> queued;
 inline std::map<const void*, size_t> most_shared;
+inline std::map<void*, std::pair<void*, size_t>> allocated;
 
 inline cudaError_t drain() {
     while (!queued.empty()) {
@@ -106,13 +107,24 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
     });
 }
 
+// Ends where a page without access begins, so that whatever goes over its end faults at once.
 inline cudaError_t cudaMalloc(void** memory, size_t bytes) {
-    *memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-    return *memory ? cudaSuccess : cudaErrorMemoryAllocation;
+    const size_t page = 4096, pages = (bytes + page - 1) / page * page;
+    void* whole = mmap(nullptr, pages + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (whole == MAP_FAILED || mprotect(static_cast<char*>(whole) + pages, page, PROT_NONE) != 0) {
+        return cudaErrorMemoryAllocation;
+    }
+    *memory = static_cast<char*>(whole) + pages - (bytes + 15) / 16 * 16;
+    emulation::allocated[*memory] = {whole, pages + page};
+    return cudaSuccess;
 }
 template <typename T>
 cudaError_t cudaHostAlloc(T** memory, size_t bytes, int) { return cudaMalloc(reinterpret_cast<void**>(memory), bytes); }
-inline cudaError_t cudaFree(void* memory) { return free(memory), cudaSuccess; }
+inline cudaError_t cudaFree(void* memory) {
+    const auto [whole, bytes] = emulation::allocated.at(memory);
+    emulation::allocated.erase(memory);
+    return munmap(whole, bytes), cudaSuccess;
+}
 inline cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
 inline cudaError_t cudaDeviceSynchronize() { return emulation::drain(); }
 inline cudaError_t cudaMemcpy(void* target, const void* source, size_t bytes, int) {
