@@ -74,7 +74,7 @@ class Point:
     calls: int = 1
     floor: Floor | None = None
     slices: int = 1
-    launches: int = 21
+    launches: int = 31
     warmup: int = 3
     graphs: bool = True
     cold: bool = True

@@ -128,7 +128,7 @@ def test_a_timing_with_gaps_or_wrong_results_has_no_figures(emulation: Library) 
     late = take(on(Late(emulation)), "x", Point({"a": 1}))
     assert late.status == "failed" and late.median_s is None and "queued" in late.reason
     wrong = take(on(Planned(emulation)), "x", Point({"a": 1}, [op("null")], verify=lambda n: f"{n} wrong"))
-    assert wrong.status == "failed" and wrong.reason == "24 wrong"
+    assert wrong.status == "failed" and wrong.reason == "34 wrong"
 
 
 def test_a_floor_is_the_longest_of_its_parts(ground: Ground) -> None:

@@ -1,7 +1,7 @@
 """The resolver in its steady state: alone, with the gather behind it, and fused with it.
 
-A slice is one decode step over many layers, each with state of its own, so that a layer's metadata has
-left the L2 when its turn comes again, as in production. The selections of all steps are made beforehand
+A slice is one decode step over many layers, each with state of its own, so that with the L2 emptied ahead
+no layer finds its metadata there, as in production. The selections of all steps are made beforehand
 with exactly the wanted number of misses, and the GPU's own count must agree.
 """
 
