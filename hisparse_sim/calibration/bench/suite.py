@@ -103,19 +103,22 @@ class Run:
         """All checks, in a process that is begun again behind one that does not come back."""
         left = list(CHECKS)
         done: list[Check] = []
+
+        def add(check: Check) -> None:
+            done.append(check)
+            left.pop(0)
+            self._say(f"check of {check.name}: {'passed' if check.passed else 'FAILED'}")
+
         while left:
+            why = "its process told nothing of it"
             for key, value in self._lines(library, ["check", *left]):
                 if key == "check":
-                    done.append(Check.model_validate(value))
+                    add(Check.model_validate(value))
                 elif key == "died":
-                    reference = CHECKS[left[0]][1]
-                    done.append(
-                        Check(name=left[0], reference=reference, cases=0, passed=False, detail=str(value))
-                    )
-                else:
-                    continue
-                left.pop(0)
-                self._say(f"check of {done[-1].name}: {'passed' if done[-1].passed else 'FAILED'}")
+                    why = str(value)
+            if left:
+                name = left[0]
+                add(Check(name=name, reference=CHECKS[name][1], cases=0, passed=False, detail=why))
         return tuple(done)
 
     def _measure(self, library: Path, group: Group, until_s: float) -> None:
@@ -190,7 +193,8 @@ class Run:
 
 def _read(stream: IO[str], lines: queue.Queue[str | None]) -> None:
     for line in stream:
-        lines.put(line)
+        if line.endswith("\n"):  # else it was ended within the line
+            lines.put(line)
     lines.put(None)
 
 

@@ -87,6 +87,18 @@ def test_a_check_that_kills_its_process_fails_alone(pretend: Any) -> None:
     assert by_name(samples)["topk"] == "failed"
 
 
+def test_a_process_that_fails_behind_its_last_check_changes_no_verdict(pretend: Any) -> None:
+    samples = pretend(check="if name == rest[-1]: import atexit; atexit.register(os._exit, 7)")
+    assert [c.name for c in samples.checks] == list(CHECKS) and all(c.passed for c in samples.checks)
+
+
+def test_a_line_that_was_cut_off_is_left_out(pretend: Any) -> None:
+    cut = "if what == 'memory': sys.stdout.write('{\"sample\": '); sys.stdout.flush(); os._exit(9)"
+    samples = pretend(group=cut)
+    (told,) = [s for s in samples.samples if s.name == "hbm"]
+    assert told.status == "failed" and "exit code 9" in told.reason
+
+
 def test_a_fault_in_one_group_costs_the_others_nothing(pretend: Any) -> None:
     samples = pretend(group="if what == 'spill': sample('spill'); sys.exit('GpuError: an illegal access')")
     spill = [s for s in samples.samples if s.name == "spill"]

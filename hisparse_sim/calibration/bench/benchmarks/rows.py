@@ -55,6 +55,8 @@ def gathers(ground: Ground) -> Iterator[Point]:
         for each in (41, 205, 410)
     ]
     for kernel, shape, locality, row_bytes, rows, requests in [*plan[:30], *batches, *localities, *plan[30:]]:
+        if rows > host.nbytes // row_bytes:
+            continue  # a machine with little memory
         with library.scope():
             calls = calls_for(3e-6 + rows * row_bytes / 35e9)
             lists = _lists(ground, host, gpu, locality, row_bytes, rows, requests, calls)
