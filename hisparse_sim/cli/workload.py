@@ -67,6 +67,14 @@ def command(
     flags.refuse_contradictions(said, settings or [])
     spec, spec_seed = _asked(source, values, given, settings or [])
     seed = spec_seed if seed is None else seed
+    try:
+        _do(action, spec, seed, source, out, as_json)
+    except InputError as error:
+        flag = given.get((error.where or "").removeprefix("workload."))
+        raise InputError(error.message, where=flag or error.where) from None
+
+
+def _do(action: str, spec: WorkloadSpec, seed: int, source: str, out: Path | None, as_json: bool) -> None:
     if action == "save":
         _save(spec, seed, source, out)
     else:
@@ -74,8 +82,7 @@ def command(
         from hisparse_sim.workload.make import make_workload
 
         facts = Facts.of(make_workload(spec, seed, check=False))
-        if spec.kind != "trace" and spec.limit is not None:
-            facts.notes.append(f"a run sends the first {spec.limit:,} of these requests only")
+        facts.notes += _limited(spec)
         if action == "plot":
             _plot(facts, out or Path("workload"), Path(source).name)
         elif as_json:
@@ -84,6 +91,13 @@ def command(
             print(text_of(facts.summary()))
         for note in facts.notes:
             print(f"note: {note}", file=sys.stderr)
+
+
+def _limited(spec: WorkloadSpec) -> list[str]:
+    """Which requests come first is known when they are run."""
+    if spec.kind == "trace" or spec.limit is None:
+        return []
+    return [f"a run sends the first {spec.limit:,} of these requests only"]
 
 
 def is_trace(source: str) -> bool:
@@ -173,7 +187,7 @@ def _save(spec: WorkloadSpec, seed: int, source: str, out: Path | None) -> None:
         raise InputError("missing; name a .jsonl, .jsonl.gz or .parquet file", where="--out")
     workload = make_workload(spec, seed, check=False)
     count = save(workload, out, about={"source": Path(source).name, "seed": seed})
-    for note in workload.notes:
+    for note in [*workload.notes, *_limited(spec)]:
         print(f"note: {note}", file=sys.stderr)
     print(f"{count:,} requests: {out}", file=sys.stderr)
 

@@ -90,6 +90,8 @@ def test_a_flag_of_a_trace_that_cannot_be_is_named(
     assert err == "error: --trace-scale: 0.0 is not allowed, must be more than 0\n"
     _, err = call(capsys, "describe", trace(tmp_path), "--trace-format", "csv", code=2)
     assert err.startswith("error: --trace-format: 'csv' is not one of")
+    _, err = call(capsys, "describe", trace(tmp_path), "--trace-from", "99", code=2)
+    assert err == "error: --trace-from: no request arrives between from_s and to_s\n"
 
 
 @pytest.mark.parametrize("name", ["w.jsonl", "w.parquet"])
@@ -102,9 +104,14 @@ def test_a_saved_scenario_has_the_facts_of_the_scenario(
     assert facts(capsys, str(tmp_path / name)) == facts(capsys, *asked)
 
 
-def test_a_limit_of_a_generated_workload_is_left_to_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_limit_of_a_generated_workload_is_left_to_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note = "note: a run sends the first 5 of these requests only\n"
     _, err = call(capsys, "describe", SCENARIO, "--limit", "5")
-    assert err == "note: a run sends the first 5 of these requests only\n"
+    assert err == note
+    _, err = call(capsys, "save", SCENARIO, "--limit", "5", "--out", str(tmp_path / "w.jsonl"))
+    assert err == f"{note}832 requests: {tmp_path / 'w.jsonl'}\n"
 
 
 @pytest.mark.parametrize("times", [(0.0,), (0.0, 1.0, 4.0, 9.0, 9.5)])

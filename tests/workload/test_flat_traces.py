@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,9 +149,9 @@ def test_a_benchmark_without_start_times_is_a_closed_loop(tmp_path: Path) -> Non
             "has no start_times; save the benchmark with --save-detailed",
         ),
         ({"input_lens": []}, "'input_lens' is missing or empty"),
-        ({"input_lens": [10, "x", 30]}, r"input_lens\[1\]: 'x': it must be"),
+        ({"input_lens": [10, "x", 30]}, "b.json: request 2: 'input_lens' is 'x'; it must be"),
         ({"output_lens": [5]}, "output_lens: has 1 values, where input_lens has 3"),
-        ({"input_lens": [10, 0, 30]}, "b.json:2: the prompt has 0 tokens"),
+        ({"input_lens": [10, 0, 30]}, "b.json: request 2: the prompt has 0 tokens"),
     ],
 )
 def test_a_benchmark_that_cannot_be_sent_is_refused(tmp_path: Path, change: Any, message: str) -> None:
@@ -280,6 +281,11 @@ TABLE = "arrival_s,prompt_tokens,output_tokens\n"
         ("t.csv", "arrival_s;prompt_tokens;output_tokens\n1;2;3\n", ":1", "by ';'; they must be by a comma"),
         ("t.csv", "arrival_s prompt_tokens output_tokens\n", ":1", "separated by ' '"),
         ("t.csv", "arrival_s\tprompt_tokens\toutput_tokens\n", ":1", "separated by '\\t'"),
+        ("t.csv", '"arrival_s";"prompt_tokens"\n1;2\n', ":1", "by ';'; they must be by a comma"),
+        ("t.csv", (TABLE + "1,2,3\n").encode() + "4,5,6\n".encode("utf-16-le"), ":3", "holds NUL bytes"),
+        ("t.csv", TABLE.encode("utf-16-le"), ":1", "holds NUL bytes, which UTF-8 text does not"),
+        ("t.json", '[{"arrival_s": 1}]', ":1", "is a JSON array; write one JSON object a line"),
+        ("t.json", '{"arrival_s": 1}', "", "is one JSON object without 'requests'"),
         ("t.csv", TABLE + "1,2,3\n1;2;3\n", ":3", "has 1 columns, where the header"),
         ("t.csv", TABLE + "1,2\n", ":2", "has 2 columns, where the header has 3"),
         ("t.csv", TABLE + "1,2,x\n", ":2", "'output_tokens' is 'x'"),
@@ -300,12 +306,18 @@ def test_what_cannot_be_used_is_named_by_file_and_line(
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("kept", [20, 500])
-def test_a_gzip_cut_short_is_named(tmp_path: Path, kept: int) -> None:
+@pytest.mark.parametrize("kept", [20, 500, 5000])
+def test_a_gzip_cut_short_is_named_at_the_line_where_it_ends(tmp_path: Path, kept: int) -> None:
     rows = lines(*(plain(i, 1 + i * 7919 % 1000) for i in range(2000)))
-    path = write(tmp_path, gzip.compress(rows.encode())[:kept], "t.jsonl.gz")
-    with pytest.raises(InputError, match=r"t\.jsonl\.gz:\d+: the gzip is cut short"):
+    packed = gzip.compress(rows.encode())[:kept]
+    there = zlib.decompressobj(31).decompress(packed)
+    path = write(tmp_path, packed, "t.jsonl.gz")
+    with pytest.raises(InputError) as caught:
         sessions(path)
+    named, _, problem = str(caught.value).removeprefix(f"{path}:").partition(": ")
+    assert problem.startswith("the gzip is cut short")
+    # The last few bytes may be held back until more follows.
+    assert there.count(b"\n") - 20 <= int(named) - 1 <= there.count(b"\n")
 
 
 BAD = [GOOD, "{", plain(2, 0), plain(3, 9), plain(2.5, 9), plain(4, 9)]
@@ -325,6 +337,21 @@ def test_one_bad_line_too_many_is_an_error(tmp_path: Path) -> None:
     path = write(tmp_path, lines(*BAD))
     with pytest.raises(InputError, match=r"t\.jsonl:5: arrives .* \(after 2 bad lines that were left out\)"):
         make_workload(TraceSpec(path=path, skip_bad_lines=2), 0)
+
+
+def test_bad_requests_of_a_benchmark_and_rows_of_parquet_are_left_out_too(tmp_path: Path) -> None:
+    bench = write(tmp_path, json.dumps(BENCH | {"output_lens": [5, "x", 5]}), "b.json")
+    rows = parquet(tmp_path / "t.parquet", [GOOD, plain(2, 0), plain(3, 9)])
+    for path, place in ((bench, ": request 2: 'output_lens' is 'x'"), (rows, ": row 2: the prompt has 0")):
+        workload = make_workload(TraceSpec(path=path, skip_bad_lines=1), 0)
+        assert len(list(workload.sessions())) == 2
+        assert f"{path}{place}" in workload.notes[0]
+
+
+def test_lines_that_others_refer_to_are_not_left_out(tmp_path: Path) -> None:
+    rows = lines(plain(0, 5, session="s", id="a"), plain(0, 5, session="s", id="b", after=["a"]))
+    with pytest.raises(InputError, match=r"skip_bad_lines: lines of this file refer to those above"):
+        sessions(write(tmp_path, rows), skip_bad_lines=1)
 
 
 def test_a_cut_begins_at_its_first_second(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,23 @@ def test_a_seed_decides_the_starts_and_nothing_else(tmp_path: Path) -> None:
     assert all(0 <= (s.start_s or 0.0) < 60 for s in sessions(tmp_path, 1))
 
 
+def test_sessions_are_told_apart_by_their_files(tmp_path: Path) -> None:
+    for name in ("a.1.json", "a.2.json"):
+        write(tmp_path, CHAIN, name)
+    assert {s.id for s in sessions(tmp_path)} == {"a.1", "a.2"}
+    scopes = {r.content.scope for s in sessions(tmp_path) for r in s.requests}  # type: ignore[union-attr]
+    assert scopes == {"a.1", "a.2"}
+
+
+def test_a_session_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    packed = gzip.compress(write(tmp_path, CHAIN, "a.json").read_bytes())
+    (tmp_path / "a.json.gz").write_bytes(packed)
+    with pytest.raises(InputError, match=r"a\.json\.gz: is the session of a\.json, too"):
+        sessions(tmp_path)
+    (tmp_path / "a.json").unlink()
+    assert [(s.id, s.requests[1].id) for s in sessions(tmp_path)] == [("a", "a/1")]
+
+
 def test_a_cap_on_live_sessions_is_handed_on(tmp_path: Path) -> None:
     assert make_workload(TraceSpec(path=write(tmp_path, CHAIN), concurrency=3), 0).concurrency == 3
 
@@ -198,6 +216,7 @@ def test_a_bad_request_is_named_by_file_and_place(tmp_path: Path, requests: Any,
     [
         (b'{"requests": [{"t": 0,', "cut short"),
         (b"", "cut short"),
+        (b'{"block_size": 64, "requests": []}\n{}', "bad.json:2:1: goes on after its JSON has ended"),
         (b"[]", "JSON object"),
         (b'{"block_size": "64", "requests": []}', "'block_size' is '64'"),
         (b'{"requests": []}', "'block_size' is missing"),

@@ -261,6 +261,8 @@ def _number_or_text(word: str) -> float | str:
 
 
 def _is_text(block: bytes) -> bool:
+    if b"\0" in block:
+        return False
     if block.isascii():
         return True
     try:

@@ -96,19 +96,22 @@ class Batch:
 
 
 class BadLines:
-    """Lines left out of a trace, up to a number; one more is an error."""
+    """Lines left out of a trace, up to a number; one more is an error.
+
+    ``place``: what comes before the number of a line where it is named.
+    """
 
     SHOWN = 5
 
-    def __init__(self, path: object, allowed: int) -> None:
-        self._path = path
+    def __init__(self, place: str, allowed: int) -> None:
+        self._place = place
         self._allowed = allowed
         self.count = 0
         self.first: list[str] = []
 
     def leave_out(self, line: int, problem: str) -> None:
         """Count a line. Raises InputError when it is one too many."""
-        where = f"{self._path}:{line}"
+        where = f"{self._place}{line}"
         if self.count >= self._allowed:
             if self._allowed:
                 problem += f" (after {self.count} bad lines that were left out)"

@@ -16,6 +16,8 @@ PIECE_BYTES = 64 * 2**10
 _LONGEST_LINE_BYTES = 256 * 2**20
 _HEAD_BYTES = 256 * 2**10
 _MARK = b"\xef\xbb\xbf"
+_BROKEN = (EOFError, zlib.error, gzip.BadGzipFile)
+"""What a gzip that was cut short or damaged raises."""
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -45,7 +47,7 @@ def read_blocks(path: Path, *, block_bytes: int = BLOCK_BYTES) -> Iterator[Block
     line, rest = 1, b""
     try:
         with _open(path) as file:
-            while piece := file.read(block_bytes):
+            for piece in _pieces(file, block_bytes):
                 if line == 1 and not rest:
                     piece = _without_mark(piece, path)
                 end = piece.rfind(b"\n") + 1
@@ -59,7 +61,7 @@ def read_blocks(path: Path, *, block_bytes: int = BLOCK_BYTES) -> Iterator[Block
                 text, rest = rest + piece[:end], piece[end:]
                 yield Block(line, text)
                 line += text.count(b"\n")
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except _BROKEN as error:
         raise InputError(
             f"the gzip is cut short or damaged from here on: {error}", where=f"{path}:{line}"
         ) from None
@@ -103,10 +105,31 @@ def read_start(path: Path, count: int) -> bytes:
 
 def text_of(line: bytes) -> str:
     """A line as text. Raises ValueError with what is wrong."""
+    if b"\0" in line:
+        raise ValueError("holds NUL bytes, which UTF-8 text does not; mixed encodings?")
     try:
         return line.decode()
     except UnicodeDecodeError as error:
         raise ValueError(f"byte {error.start + 1} of the line is not UTF-8 text; mixed encodings?") from None
+
+
+def _pieces(file: IO[bytes], size: int) -> Iterator[bytes]:
+    """Pieces of ``size`` or a little more; of a gzip that breaks off, all that comes before."""
+    parts: list[bytes] = []
+    left = size
+    try:
+        while part := file.read1(size):  # type: ignore[attr-defined]
+            parts.append(part)
+            left -= len(part)
+            if left <= 0:
+                yield b"".join(parts)
+                parts, left = [], size
+    except _BROKEN:
+        if parts:
+            yield b"".join(parts)
+        raise
+    if parts:
+        yield b"".join(parts)
 
 
 def _open(path: Path) -> IO[bytes]:

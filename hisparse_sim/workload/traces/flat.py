@@ -43,6 +43,7 @@ class FlatTrace:
         layout: Layout | None,
         concurrency: int | None,
         check: bool,
+        line: str = ":",
     ) -> None:
         self.spec = spec
         self.concurrency = spec.concurrency or concurrency
@@ -51,8 +52,9 @@ class FlatTrace:
         self._reader = reader
         self._checker = checker
         self._requests: int | None = None
+        self._place = f"{spec.path}{line}"
         if check and layout is not None and layout.played:
-            deque(sessions_of(self._counted(), spec.path, layout), maxlen=0)
+            deque(sessions_of(self._counted(), spec.path, layout, self._place), maxlen=0)
         elif check:
             deque(self._counted(), maxlen=0)
 
@@ -68,7 +70,7 @@ class FlatTrace:
 
     def sessions(self) -> Iterator[Session]:
         """The sessions, in the order of the file."""
-        return sessions_of(self.batches(), self.spec.path, self.layout)
+        return sessions_of(self.batches(), self.spec.path, self.layout, self._place)
 
     def batches(self) -> Iterator[Batch]:
         """The requests that are sent, with the times they are sent at."""
@@ -123,7 +125,7 @@ class FlatTrace:
                 if np.any(np.isnan(batch.arrival_s)):
                     raise InputError(
                         "requests without times of arrival cannot be cut by time",
-                        where=f"{self.spec.path}:{batch.lines[0]}",
+                        where=f"{self._place}{batch.lines[0]}",
                     )
                 done = to_s is not None and len(batch) > 0 and batch.arrival_s[-1] >= to_s
                 batch = batch.take(np.flatnonzero(self._inside(batch)))
@@ -138,9 +140,13 @@ class FlatTrace:
             raise InputError("no request arrives between from_s and to_s", where="workload.from_s")
 
     def _checked(self) -> Iterator[Batch]:
-        # Without a line that others refer to, what follows would mean something else.
-        chained = self.layout is not None and {"kept_ids", "after"} & set(self.layout.fields)
-        bad = BadLines(self.spec.path, 0 if chained else self.spec.skip_bad_lines)
+        if self.spec.skip_bad_lines and self.layout and {"kept_ids", "after"} & set(self.layout.fields):
+            raise InputError(
+                "lines of this file refer to those above them; without one, what follows would mean"
+                " something else",
+                where="workload.skip_bad_lines",
+            )
+        bad = BadLines(self._place, self.spec.skip_bad_lines)
         checker = self._checker(bad)
         found = False
         try:
@@ -160,8 +166,8 @@ def is_document(path: Path) -> bool:
     suffix = path.name.removesuffix(".gz").rpartition(".")[2]
     if suffix in ("jsonl", "ndjson", "csv", "parquet") or _is_parquet(path):
         return False
-    if read_start(path, 4096).lstrip()[:1] != b"{":
-        return suffix == "json"
+    if (start := read_start(path, 4096).lstrip()[:1]) != b"{":
+        return suffix == "json" and start != b"["
     first, _, rest = read_head(path).lstrip().partition(b"\n")
     try:
         row = json.loads(first)
@@ -202,7 +208,15 @@ def open_file(spec: TraceSpec, *, check: bool) -> FlatTrace:
             return read_table(path, layout.header, layout.fields)
         return read_json_lines(path, layout.fields, first_line=layout.first_line)
 
-    return FlatTrace(spec, reader, checker, layout=layout, concurrency=concurrency, check=check)
+    return FlatTrace(
+        spec,
+        reader,
+        checker,
+        layout=layout,
+        concurrency=concurrency,
+        check=check,
+        line=": row " if parquet else ":",
+    )
 
 
 def open_bench_result(spec: TraceSpec, result: Mapping[str, Any], *, check: bool) -> FlatTrace:
@@ -219,6 +233,7 @@ def open_bench_result(spec: TraceSpec, result: Mapping[str, Any], *, check: bool
         layout=None,
         concurrency=bench_clients(result),
         check=check,
+        line=": request ",
     )
 
 

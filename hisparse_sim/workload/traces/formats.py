@@ -236,20 +236,27 @@ def _names(row: Mapping[str, Any], place: str = "") -> Iterator[str]:
 
 def _table_layout(path: Path, head: bytes, asked: str | None) -> Layout:
     where = f"{path}:1"
+    line = ""
     try:
         line = text_of(head.split(b"\n")[0])
         header = tuple(name.strip() for name in next(csv.reader([line], strict=True), []))
     except (ValueError, csv.Error) as error:
+        _check_separator(line, where)
         raise InputError(f"neither lines of JSON nor a table: {error}", where=where) from None
     if len(header) == 1:
-        other = next((mark for mark in (";", "\t", "|", " ") if mark in line.strip()), None)
-        if other:
-            raise InputError(f"columns are separated by {other!r}; they must be by a comma", where=where)
+        _check_separator(line, where)
     if all(_is_number(name) for name in header):
         raise InputError("the first line must name the columns", where=where)
     if twice := next((name for name in header if header.count(name) > 1), None):
         raise InputError(f"two columns have the name {twice!r}", where=where)
     return layout_of(path, dict.fromkeys(header), asked, first_line=2, header=header)
+
+
+def _check_separator(line: str, where: str) -> None:
+    """Refuse a header whose columns are apart by something else than commas."""
+    other = next((mark for mark in (";", "\t", "|", " ") if mark in line.strip()), None)
+    if other:
+        raise InputError(f"columns are separated by {other!r}; they must be by a comma", where=where)
 
 
 def _is_number(name: str) -> bool:

@@ -80,7 +80,7 @@ def read_file(file: Path) -> RecordedSession:
     block_tokens = _whole(session, "block_size", str(file), least=1)
     if (scope := session.get("hash_id_scope", "local")) != "local":
         raise InputError(f"hash_id_scope is {scope!r}; only 'local' ids can be read", where=str(file))
-    agent = _agent(session, f"{file}: ", file.stem, block_tokens)
+    agent = _agent(session, f"{file}: ", session_name(file), block_tokens)
     requests = list(agent.walk())
     if not requests:
         raise InputError("holds no requests", where=str(file))
@@ -95,6 +95,11 @@ def read_file(file: Path) -> RecordedSession:
     return RecordedSession(block_tokens, agent)
 
 
+def session_name(file: Path) -> str:
+    """What a session is called, and the scope of its ids: its file without the ending."""
+    return file.name.removesuffix(".gz").removesuffix(".json")
+
+
 def load(file: Path) -> dict[str, Any]:
     """The JSON object that a file holds. Raises InputError with the place of what is wrong."""
     data = _bytes_of(file)
@@ -103,9 +108,9 @@ def load(file: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise InputError("is not UTF-8 text; a kv-cache-tester session is JSON", where=str(file)) from None
     except json.JSONDecodeError as error:
-        raise InputError(
-            f"is not whole JSON (cut short?): {error.msg}", where=f"{file}:{error.lineno}:{error.colno}"
-        ) from None
+        more = error.msg == "Extra data"
+        what = "goes on after its JSON has ended" if more else f"is not whole JSON (cut short?): {error.msg}"
+        raise InputError(what, where=f"{file}:{error.lineno}:{error.colno}") from None
     except ValueError as error:  # a number of thousands of digits
         raise InputError(f"is not JSON that can be read: {error}", where=str(file)) from None
     except RecursionError:

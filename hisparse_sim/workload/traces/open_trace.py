@@ -28,5 +28,11 @@ def open_trace(spec: TraceSpec, seed: int, *, check: bool = True) -> FlatTrace |
         document = load(path)
         if "input_lens" in document:
             return open_bench_result(spec, document, check=check)
+        if "requests" not in document:
+            raise InputError(
+                "is one JSON object without 'requests' (a kv-cache-tester session) or 'input_lens' (a result"
+                " of vllm bench serve); of other requests, write one a line",
+                where=str(path),
+            )
         return RecordedSessions(spec, seed, check=check)
     return open_file(spec, check=check)

@@ -33,9 +33,12 @@ _NUMBERED_IDS = 2**21
 again after that many others is a new one."""
 
 
-def sessions_of(batches: Iterator[Batch], path: Path, layout: Layout | None) -> Iterator[Session]:
-    """The sessions of a trace, in the order of its rows. Raises InputError naming file and line."""
-    rows = _Rows(path, layout)
+def sessions_of(batches: Iterator[Batch], path: Path, layout: Layout | None, place: str) -> Iterator[Session]:
+    """The sessions of a trace, in the order of its rows. Raises InputError naming file and line.
+
+    ``place``: what comes before the number of a line where it is named.
+    """
+    rows = _Rows(path, layout, place)
     group: _Group | None = None
     for batch in batches:
         rows.begin(batch)
@@ -85,8 +88,8 @@ class _Group:
 class _Rows:
     """Makes requests of the rows of one batch after the other."""
 
-    def __init__(self, path: Path, layout: Layout | None) -> None:
-        self._path = path
+    def __init__(self, path: Path, layout: Layout | None, place: str) -> None:
+        self._place = place
         self._name = path.name.split(".")[0]
         self._block_tokens = layout.format.block_tokens if layout else None
         self._numbers = RecentNumbers(_NUMBERED_IDS)
@@ -109,7 +112,7 @@ class _Rows:
 
     def where(self, index: int) -> str:
         """The place of a row."""
-        return f"{self._path}:{self._lines[index]}"
+        return f"{self._place}{self._lines[index]}"
 
     def start_s(self, index: int) -> float | None:
         """The time of a row; none: as soon as a client is free."""

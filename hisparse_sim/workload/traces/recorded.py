@@ -25,7 +25,7 @@ from hisparse_sim.errors import InputError
 from hisparse_sim.scenario.workload import TraceSpec
 from hisparse_sim.workload.lengths import Floats
 from hisparse_sim.workload.request import BlockHashes, RequestSpec, Session
-from hisparse_sim.workload.traces.kv_cache_tester import Agent, AgentRequest, read_file
+from hisparse_sim.workload.traces.kv_cache_tester import Agent, AgentRequest, read_file, session_name
 
 STAGGER_S = 60.0
 """Sessions of a folder start uniformly within so long: they were recorded at unrelated times, and a
@@ -74,7 +74,7 @@ class RecordedSessions:
                 self._replayed(r, ids, part.start_s - self.spec.from_s - start_s, suffix) for r in recorded
             )
             yield Session(
-                id=part.file.name.split(".")[0] + suffix,
+                id=session_name(part.file) + suffix,
                 requests=requests,
                 start_s=start_s * self.spec.time_scale,
             )
@@ -156,7 +156,7 @@ def read_session(file: Path) -> list[Recorded]:
     """
     session = read_file(file)
     placed: list[Recorded] = []
-    _place(session.agent, 0.0, (), file.name.split(".")[0], session.block_tokens, placed)
+    _place(session.agent, 0.0, (), session_name(file), session.block_tokens, placed)
     return sorted(placed, key=lambda recorded: recorded.start_s)
 
 
@@ -249,6 +249,10 @@ def _files(path: Path) -> list[Path]:
         raise InputError(f"cannot be read: {error.strerror or error}", where=str(path)) from None
     if not files:
         raise InputError("holds no .json session", where=str(path))
+    by_name: dict[str, Path] = {}
+    for file in files:
+        if (other := by_name.setdefault(session_name(file), file)) != file:
+            raise InputError(f"is the session of {other.name}, too; keep one of them", where=str(file))
     return files
 
 
