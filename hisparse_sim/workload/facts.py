@@ -188,7 +188,9 @@ class Facts:
         self.hit_tokens += int(hits.sum())
 
     def _add_arrivals(self, times_s: Floats) -> None:
-        self._timed = self._timed and not np.any(np.isnan(times_s))
+        if np.any(np.isnan(times_s)):  # clients that ramp up do not make an open loop
+            self._timed = False
+            self.arrivals, self.gap_s = TimeBins(), Tally()
         if not self._timed or not len(times_s):
             return
         self.arrivals.add(times_s)

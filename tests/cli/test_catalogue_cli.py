@@ -1,4 +1,4 @@
-"""``hisparse-sim models`` and ``nodes``, and what the command does with mistakes."""
+"""``hisparse-sim models``, ``nodes`` and ``scenarios``, and what the command does with mistakes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import hisparse_sim
 from hisparse_sim.cli import main as cli
 from hisparse_sim.errors import HiSparseError
-from hisparse_sim.scenario.loader import list_models, list_nodes, load_model
+from hisparse_sim.scenario.loader import list_models, list_nodes, list_scenarios, load_model, load_scenario
 
 
 def lines(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
@@ -21,7 +21,10 @@ def lines(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-@pytest.mark.parametrize(("command", "names"), [("models", list_models()), ("nodes", list_nodes())])
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [("models", list_models()), ("nodes", list_nodes()), ("scenarios", list_scenarios())],
+)
 def test_the_bare_command_lists_every_name(
     capsys: pytest.CaptureFixture[str], command: str, names: list[str]
 ) -> None:
@@ -51,6 +54,33 @@ def test_every_figure_of_a_node_is_shown_with_its_source(
     text = "\n".join(shown)
     assert "nvidia-smi" in text or "rocm-smi" in text
     assert "B/s" in text and "FLOP/s" in text
+
+
+@pytest.mark.parametrize("name", list_scenarios())
+def test_a_shown_scenario_is_a_file_to_start_from(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "mine.yaml").write_text("\n".join(lines(capsys, "scenarios", "show", name)))
+    assert load_scenario(tmp_path / "mine.yaml") == load_scenario(name)
+    shown = json.loads("\n".join(lines(capsys, "scenarios", "show", name, "--json")))
+    assert shown == load_scenario(name).model_dump(mode="json")
+    assert load_scenario(name).description in "\n".join(lines(capsys, "scenarios"))
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (("draw",), "scenarios: 'draw' is not an action; use list or show NAME"),
+        (("show",), "scenarios show: needs the name of a scenario, one of agentic-13turn-8xh200"),
+        (("show", "nowhere"), "scenario: unknown scenario 'nowhere'"),
+        (("list", "x"), "scenarios list: takes no name; to see one: scenarios show x"),
+    ],
+)
+def test_a_mistake_about_scenarios_is_one_line(
+    capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], message: str
+) -> None:
+    assert cli.run(["scenarios", *argv]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_show_as_json_is_the_record(capsys: pytest.CaptureFixture[str]) -> None:

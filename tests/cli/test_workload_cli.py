@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hisparse_sim.cli import main as cli
+from hisparse_sim.scenario.loader import list_scenarios
 
 SCENARIO = "agentic-13turn-8xh200"
 
@@ -92,6 +93,17 @@ def test_a_flag_of_a_trace_that_cannot_be_is_named(
     assert err.startswith("error: --trace-format: 'csv' is not one of")
     _, err = call(capsys, "describe", trace(tmp_path), "--trace-from", "99", code=2)
     assert err == "error: --trace-from: no request arrives between from_s and to_s\n"
+
+
+@pytest.mark.parametrize("name", list_scenarios())
+def test_every_shipped_scenario_is_described_saved_and_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    asked = (name, "--set", "workload.limit=null")
+    call(capsys, "save", *asked, "--out", str(tmp_path / "w.jsonl.gz"))
+    assert facts(capsys, str(tmp_path / "w.jsonl.gz")) == facts(capsys, *asked)
+    call(capsys, "plot", *asked, "--out", str(tmp_path / "w.png"))
+    assert (tmp_path / "w.png").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("name", ["w.jsonl", "w.parquet"])

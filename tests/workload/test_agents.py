@@ -242,18 +242,46 @@ def recorded_quantiles(found: list[Session]) -> dict[str, list[float]]:
     return values
 
 
-def test_coding_agents_have_the_quantiles_of_the_recording() -> None:
-    """Within 10 % from p5 to p99, of 1,500 sessions; what is drawn as it was recorded, within 5 %.
+LEVELS = (5, 10, 25, 50, 75, 90, 95, 99)
+SESSIONS = 1500
 
-    The number of sessions is small for the quantiles of sessions, whose first inputs jump from 25,000 to
-    104,000 tokens between p50 and p75: those have 15 %.
-    """
-    values = recorded_quantiles(sessions(AgenticCodingSpec(sessions=1500, concurrency=8)))
-    levels = [0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99]
-    within = {"input_tokens": 0.1, "new_tokens": 0.1, "requests": 0.15, "first_input_tokens": 0.15}
-    for name, spec in RECORDED.items():
-        expected = list(spec.points.values())[1:-1]
-        found = np.quantile(values[name], levels)
-        assert found == pytest.approx(expected, rel=within.get(name, 0.05)), name
-        assert max(values[name]) <= 1.001 * spec.points["max"] or name == "new_tokens"
-    assert max(values["input_tokens"]) > 800_000
+
+@pytest.fixture(scope="module", params=[0, 2])
+def quantities(request: pytest.FixtureRequest) -> dict[str, list[float]]:
+    spec = AgenticCodingSpec(sessions=SESSIONS, concurrency=8)
+    return recorded_quantiles(sessions(spec, request.param))
+
+
+@pytest.mark.parametrize("name", ["output_tokens", "think_time_s", "requests", "first_input_tokens"])
+def test_what_coding_agents_draw_has_the_recorded_quantiles(
+    quantities: dict[str, list[float]], name: str
+) -> None:
+    """The share below each recorded quantile is its level, within 4 standard errors of so many draws."""
+    values = np.array(quantities[name])
+    for level in LEVELS:
+        point, share = RECORDED[name].points[f"p{level}"], level / 100
+        error = 4 * np.sqrt(share * (1 - share) / len(values))
+        # Of whole numbers many are equal to the quantile.
+        assert np.mean(values < point - 0.5) - error <= share <= np.mean(values <= point + 0.5) + error, level
+    assert max(values) <= RECORDED[name].points["max"] * 1.000_001
+
+
+@pytest.mark.parametrize("name", ["input_tokens", "new_tokens"])
+def test_what_comes_of_it_is_near_the_recording(quantities: dict[str, list[float]], name: str) -> None:
+    """Within 12 % from p5 to p99; the worst of four seeds is 10.1 %, the input's p95. See the docs."""
+    expected = [RECORDED[name].points[f"p{level}"] for level in LEVELS]
+    assert np.quantile(quantities[name], np.array(LEVELS) / 100) == pytest.approx(expected, rel=0.12)
+    # New tokens are counted from a whole block on.
+    assert max(quantities[name]) <= RECORDED[name].points["max"] + 63
+
+
+def test_long_inputs_are_as_frequent_as_recorded(quantities: dict[str, list[float]]) -> None:
+    """Of the recorded inputs 94.5 % have more than 32,000 tokens; within 5 % of all, or half of few."""
+    inputs = np.array(quantities["input_tokens"])
+    recorded = {32_000: 0.945, 65_000: 0.764, 131_000: 0.305, 200_000: 0.131, 262_000: 0.075, 524_000: 0.008}
+    for tokens, share in recorded.items():
+        assert np.mean(inputs > tokens) == pytest.approx(share, abs=min(0.05, share / 2)), tokens
+    assert max(inputs) > 800_000
+    assert np.mean(inputs) == pytest.approx(123_450, rel=0.06)
+    assert np.mean(quantities["new_tokens"]) == pytest.approx(3_272, rel=0.06)
+    assert np.mean(quantities["output_tokens"]) == pytest.approx(439, rel=0.06)

@@ -381,8 +381,9 @@ def test_the_bound_is_that_of_a_cache_without_a_limit() -> None:
     assert [hit([1, 2], 130), hit([1, 2, 3], 200), hit([1, 2, 3], 192), hit([1, 9], 130)] == [0, 128, 191, 64]
 
 
-def test_a_closed_loop_has_no_times_of_arrival() -> None:
-    facts = describe(make_workload(AgenticCodingSpec(sessions=2, concurrency=2), 0))
+@pytest.mark.parametrize("ramp_up_s", [0, 60])
+def test_a_closed_loop_has_no_times_of_arrival(ramp_up_s: float) -> None:
+    facts = describe(make_workload(AgenticCodingSpec(sessions=5, concurrency=2, ramp_up_s=ramp_up_s), 0))
     assert facts["concurrency"] == 2
     assert facts["last_arrival_s"] is facts["sessions_per_s"] is None
     assert facts["arrival_gap_s"] == {}
