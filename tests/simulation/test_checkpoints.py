@@ -73,6 +73,9 @@ def test_each_checkpoint_is_a_run_that_can_be_read_and_grows(tmp_path: Path, mod
         assert statuses.get("incomplete", 0) == summary["requests_incomplete"]
         assert (so_far.requests["reason"][requests["status"] == "incomplete"] == SO_FAR).all()
         assert steps["steps"].sum() == summary["engine_steps"]
+        # Tokens of requests under way are counted up to the last step, their first one by its prefill.
+        decoded = (so_far.requests["output_tokens"] - 1).clip(lower=0).sum()
+        assert (steps["decodes"] * steps["steps"]).sum() == decoded
         assert not len(steps) or steps["end_s"].iloc[-1] <= summary["sim_time_s"]
         assert not (requests["finish_s"] > summary["sim_time_s"]).any()
         assert sum(summary["waiting_for_s"].values()) <= summary["sim_time_s"]
