@@ -4,70 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import (
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    StrictFloat,
-    StrictInt,
-    StrictStr,
-    model_validator,
-)
+from pydantic import Field, NonNegativeInt
 
 from hisparse_sim.cost.hardware import Build, Hardware
+from hisparse_sim.cost.profile import read_json
+from hisparse_sim.cost.sample import Sample
 from hisparse_sim.errors import InputError
 from hisparse_sim.scenario.base import Record
 from hisparse_sim.scenario.validate import build
-from hisparse_sim.scenario.yaml_file import check_regular
+
+__all__ = ["SCHEMA", "Check", "Sample", "Samples", "read_samples", "write_samples"]
 
 SCHEMA = "hisparse-sim/samples/1"
-
-Parameter = StrictInt | StrictFloat | StrictStr
-
-
-class Sample(Record):
-    """One point of one benchmark: the time of one call, from ``n`` timed repetitions.
-
-    ``parameters`` are what it was run with (rows, row_bytes, ctas, …); points of one ``name`` have the
-    same ones. With ``status`` other than ``ok`` there are no figures, and ``reason`` says why:
-    ``truncated`` by the time budget, ``unsupported`` on this GPU, ``skipped``, or ``failed``.
-    """
-
-    name: str = Field(min_length=1)
-    parameters: dict[str, Parameter] = Field(default={})
-    unit: Literal["s"]
-    median_s: PositiveFloat | None = None
-    p10_s: PositiveFloat | None = None
-    p90_s: PositiveFloat | None = None
-    n: NonNegativeInt = 0
-    floor_s: NonNegativeFloat | None = None
-    """What it would take at datasheet rates; ``floor`` says of what."""
-    floor: str = ""
-    cold: bool = True
-    """Whether sources and destinations rotate through more than the L2 holds."""
-    status: Literal["ok", "skipped", "failed", "truncated", "unsupported"]
-    reason: str = ""
-
-    @model_validator(mode="after")
-    def _figures_fit_the_status(self) -> Sample:
-        figures = (self.p10_s, self.median_s, self.p90_s)
-        if self.status != "ok":
-            if any(f is not None for f in figures):
-                raise ValueError(f"{self.name} is {self.status}, yet has figures")
-            if not self.reason:
-                raise ValueError(f"{self.name} is {self.status} without a reason")
-            return self
-        if self.n < 1 or any(f is None for f in figures):
-            raise ValueError(f"{self.name} is ok, so it needs median_s, p10_s, p90_s and n of at least 1")
-        low, middle, high = (f or 0.0 for f in figures)
-        if not low <= middle <= high:
-            raise ValueError(
-                f"{self.name}: p10_s {low:g}, median_s {middle:g} and p90_s {high:g} must not fall"
-            )
-        return self
 
 
 class Check(Record):
@@ -116,20 +66,3 @@ def write_samples(path: str | Path, samples: Samples) -> None:
         beside.replace(file)
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror or error}", where=str(file)) from None
-
-
-def read_json(path: Path, schema: str) -> dict[str, Any]:
-    """The object in a JSON file that says it follows ``schema``. Raises ``InputError``."""
-    check_regular(path)
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"is not JSON (truncated?): {error}", where=str(path)) from None
-    if not isinstance(raw, dict):
-        raise InputError(f"holds a {type(raw).__name__}, not an object with a schema", where=str(path))
-    found = raw.get("schema")
-    if found != schema:
-        raise InputError(f"schema is {found!r}; this version reads {schema!r}", where=str(path))
-    return raw

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -130,6 +131,8 @@ def _print_answer(
     model, node, engine = asked.model, asked.node, asked.engine
     found = answer(model, node, engine, contexts, output_tokens=output_tokens, users=users)
     findings = check_log(model, node, engine, started) if started else []
+    for warning in found.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     if as_json:
         from hisparse_sim.estimate.as_json import answer_json
 

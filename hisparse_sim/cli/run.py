@@ -112,6 +112,9 @@ def command(
         result.write(out)
         _remove_plots(out)
     _print(result, as_json)
+    for warning in result.summary["warnings"]:
+        if warning not in replica.warnings:  # known only afterwards
+            print(f"warning: {warning}", file=sys.stderr)
     for ending in endings_of(result.summary):
         print(f"warning: {ending}", file=sys.stderr)
     if interrupted() or not result.summary["complete"]:

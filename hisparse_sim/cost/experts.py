@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from hisparse_sim.cost.forms import PiecewiseLinear
+from hisparse_sim.cost.domain import Domain
+from hisparse_sim.cost.forms import LogLog, PiecewiseLinear
 from hisparse_sim.cost.machine import Machine
 from hisparse_sim.cost.profile import Profile, Term
 from hisparse_sim.scenario.engine import EngineSpec
 from hisparse_sim.scenario.model import ModelSpec
 from hisparse_sim.scenario.node import NodeSpec
 
-TABLE_SHAPE = (256, 8, 2048, "fp8")
-"""Experts, top-k, inner size and weight format of the measured layers (hidden 6,144 and 7,168)."""
+SKEW = "power_law_1.2"
+"""How the experts of the measured rows were chosen: the most skewed of three distributions."""
 
 
 def piecewise(term: Term) -> PiecewiseLinear:
@@ -21,10 +22,10 @@ def piecewise(term: Term) -> PiecewiseLinear:
 class Experts:
     """Seconds of the routed experts of all layers on the busiest GPU, on all tokens of a step.
 
-    Under expert parallelism (DP x TP ranks share the experts out) from the table of that many ranks,
-    else from the table of experts sharded over as many; other shapes by the roofline fitted to the
-    same rows. Experts are chosen by the skewed distribution ``power_law_1.2``. Above the table the
-    last slope goes on. With DP every replica is taken to bring as many tokens as this one.
+    Under expert parallelism (DP x TP ranks share the experts out) from the line of that many ranks,
+    else from the line of experts sharded over as many; other shapes by the shares fitted to the same
+    rows. Experts are chosen by the skewed distribution ``SKEW``. Above the table the last slope of the
+    line goes on. With DP every replica is taken to bring as many tokens as this one.
     """
 
     def __init__(
@@ -33,30 +34,34 @@ class Experts:
         self.layers = model.moe_layers
         self.ranks = tp * engine.dp
         self._replicas = engine.dp
-        self._limit = float("inf")
-        self._line: PiecewiseLinear | None = None
-        self.source, self.exact = "aic", True
+        self.domain = Domain()
+        self._line: LogLog | None = None
+        self.term: Term | None = None
+        self.stands_in: list[str] = []
         if not self.layers:
             return
-        shape = (model.num_experts, model.experts_per_token, model.moe_intermediate_size, model.weights.dtype)
-        how = "ep" if engine.ep else "tp"
-        term = profile.find(f"moe.hidden{model.hidden_size}.{how if self.ranks > 1 else 'ep'}{self.ranks}")
-        if shape == TABLE_SHAPE and term is not None:
-            self._line = piecewise(term)
-            self._limit = term.domain["tokens"][1]
+        ranks = self.ranks
+        shape = f"{model.hidden_size}x{model.moe_intermediate_size}"
+        shape += f".e{model.num_experts}k{model.experts_per_token}"
+        how = f"tp1.ep{ranks}" if engine.ep else f"tp{ranks}.ep1"
+        term = profile.find(f"moe.{shape}.{how}.{SKEW}") if model.weights.dtype == "fp8" else None
+        if term is not None:
+            self.term = term
+            self._line = LogLog(term.series("x"), term.series("y"))
+            self.domain = Domain(tokens=term.domain["tokens"][1] / engine.dp)
             return
-        self.exact = False
-        law = profile.term("moe.roofline")
+        law = self.term = profile.term("moe.roofline")
+        self.stands_in.append(f"experts {shape}, {how}, {model.weights.dtype}: by shares of datasheet rates")
         machine = Machine(node, profile, model.weights.dtype)
-        sharded = 1 if engine.ep else self.ranks
-        local = model.num_experts * sharded / self.ranks
+        sharded = 1 if engine.ep else ranks
+        local = model.num_experts * sharded / ranks
         weights = 3.0 * model.hidden_size * model.moe_intermediate_size / sharded
         read_s = weights * machine.weight_bytes / (node.gpu.hbm_bytes_per_s * law.value("hbm_share"))
         flops = node.gpu.fp8_flops if model.weights.dtype == "fp8" else node.gpu.bf16_flops
         self._base_s = law.value("base_s")
         self._all_read_s = local * read_s
         self._untouched = 1.0 - model.experts_per_token / model.num_experts
-        share = model.experts_per_token * sharded / self.ranks
+        share = model.experts_per_token * sharded / ranks
         self._token_s = 2.0 * weights * share / (flops * law.value("flops_share"))
 
     def step_s(self, tokens: int) -> float:
@@ -68,10 +73,6 @@ class Experts:
             return self.layers * self._line(tokens)
         hit = 1.0 - self._untouched**tokens
         return self.layers * (self._base_s + hit * self._all_read_s + tokens * self._token_s)
-
-    def in_domain(self, tokens: int) -> bool:
-        """Whether the step lies inside the table."""
-        return self.exact and tokens * self._replicas <= self._limit
 
 
 class Exchange:
@@ -89,17 +90,25 @@ class Exchange:
         spread = engine.dp > 1 and model.moe_layers > 0
         self._reduces = (2 * model.num_layers - (model.moe_layers if spread else 0)) if tp > 1 else 0
         self._reduce: PiecewiseLinear | None = None
-        self._limit, self.exact = float("inf"), True
+        self.domain = Domain()
+        self.terms: list[Term] = []
+        self.stands_in: list[str] = []
         if tp > 1:
-            term, self.exact = profile.nearest("allreduce.gpus", "", tp)
-            self._reduce, self._limit = piecewise(term), term.domain["bytes"][1]
+            term, same = profile.nearest("allreduce.gpus", [""], tp)
+            self._reduce = piecewise(term)
+            self.domain = Domain(tokens=term.domain["bytes"][1] / self._token_bytes)
+            self.terms.append(term)
+            if not same:
+                self.stands_in.append(f"an all-reduce of {tp} GPUs, priced as {term.id}")
         self._spread_layers = model.moe_layers if spread else 0
         if spread:
             laws = []
             for kind in ("low_latency", "normal"):
-                term, same = profile.nearest(f"deepep.{kind}.hidden", "", model.hidden_size)
+                term, same = profile.nearest(f"deepep.{kind}.hidden", [""], model.hidden_size)
                 laws.append((term.value("base_s"), term.value("per_unit_s")))
-                self.exact &= same and engine.ep and tp * engine.dp == 8
+                self.terms.append(term)
+                if not (same and engine.ep and tp * engine.dp == 8):
+                    self.stands_in.append(f"an exchange of experts, priced as {term.id} on 8 GPUs")
             self._low, self._normal = laws
 
     def step_s(self, tokens: int) -> float:
@@ -112,7 +121,3 @@ class Exchange:
             low, normal = self._low, self._normal
             cost += self._spread_layers * min(low[0] + low[1] * each, normal[0] + normal[1] * each)
         return cost
-
-    def in_domain(self, tokens: int) -> bool:
-        """Whether the step lies inside the tables."""
-        return self.exact and tokens * self._token_bytes <= self._limit

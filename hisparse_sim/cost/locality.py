@@ -31,6 +31,12 @@ class Locality:
         """
         return self.miss_rate(2 * hot_rows), self.miss_rate(hot_rows)
 
-    def in_domain(self, hot_rows: int) -> bool:
-        """Whether the buffer lies between the published sizes."""
-        return self._domain[0] <= hot_rows / self._topk <= self._domain[1]
+    @property
+    def largest_rows(self) -> float:
+        """Rows of the largest buffer that was measured."""
+        return self._domain[1] * self._topk
+
+    @property
+    def smallest_rows(self) -> float:
+        """Rows of the smallest."""
+        return self._domain[0] * self._topk

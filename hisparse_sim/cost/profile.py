@@ -1,94 +1,37 @@
 """Calibration profiles: where every second that this package prices comes from.
 
-A profile is one JSON file, schema ``hisparse-sim/calibration/1``: terms (named forms with
-coefficients, the domain they were fitted in, the errors of the fit) and the sources they cite.
+A profile is one JSON file, schema ``hisparse-sim/calibration/1``: the machine, how it was measured,
+samples, terms (named forms with coefficients, the domain they were fitted in, the errors of the fit)
+and the sources they cite. Profiles lie over each other: what was measured here hides what a user
+states, and that hides what was published.
 """
 
 from __future__ import annotations
 
 import json
-from functools import cached_property
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
-from hisparse_sim.cost.forms import FORMS
-from hisparse_sim.cost.hardware import Hardware
+from hisparse_sim.cost.hardware import Build, Hardware
+from hisparse_sim.cost.sample import Sample
+from hisparse_sim.cost.term import FitError, Grade, Term
 from hisparse_sim.errors import InputError
 from hisparse_sim.scenario.base import Record
 from hisparse_sim.scenario.node import NodeSpec
+from hisparse_sim.scenario.validate import explain
 from hisparse_sim.scenario.yaml_file import check_regular
+
+__all__ = ["SCHEMA", "FitError", "Grade", "Profile", "Source", "Term", "load_profile", "profile_for"]
 
 SCHEMA = "hisparse-sim/calibration/1"
 
-Grade = Literal["measured", "published", "datasheet", "derived", "guess"]
-
-
-class FitError(Record):
-    """Relative errors of a fitted term on ``n`` rows, |predicted / measured - 1|."""
-
-    n: int = Field(gt=0)
-    median_abs_rel: float = Field(ge=0)
-    p90_abs_rel: float = Field(ge=0)
-    max_abs_rel: float = Field(ge=0)
-
-
-class Term(Record):
-    """One coefficient set.
-
-    ``domain`` bounds the variables of the fit; ``residual`` is the error on the rows fitted,
-    ``holdout`` on rows left out (a fifth at random, or each row in turn where rows are few).
-    """
-
-    id: str
-    form: str
-    unit: Literal["s", "B/s", "1"]
-    params: dict[str, float | tuple[float, ...]]
-    domain: dict[str, tuple[float, float]] = Field(default={})
-    residual: FitError | None = None
-    holdout: FitError | None = None
-    source: str
-    grade: Grade
-    note: str = ""
-
-    @model_validator(mode="after")
-    def _whole(self) -> Term:
-        if self.form not in FORMS:
-            raise ValueError(f"{self.id}: unknown model form {self.form!r} (known: {', '.join(FORMS)})")
-        want, got = set(FORMS[self.form]), set(self.params)
-        if want != got:
-            raise ValueError(f"{self.id}: form {self.form} takes {sorted(want)}, not {sorted(got)}")
-        for name, value in self.params.items():
-            if min(value if isinstance(value, tuple) else (value,), default=-1.0) < 0:
-                raise ValueError(f"{self.id}: {name} is negative or empty: {value}")
-        if self.form in ("piecewise_linear", "log_log"):
-            self._knots()
-        return self
-
-    def _knots(self) -> None:
-        x, y = self.series("x"), self.series("y")
-        if len(x) != len(y) or len(x) < 2 or list(x) != sorted(set(x)):
-            raise ValueError(f"{self.id}: x and y need equal length of at least 2, x rising")
-        if self.form == "piecewise_linear" and list(y) != sorted(y):
-            raise ValueError(f"{self.id}: y falls; more work must not cost less")
-
-    def value(self, name: str = "value") -> float:
-        """A scalar parameter."""
-        found = self.params[name]
-        if isinstance(found, tuple):
-            raise TypeError(f"{self.id}.{name} is a series")
-        return found
-
-    def series(self, name: str) -> tuple[float, ...]:
-        """A parameter that is a series."""
-        found = self.params[name]
-        return found if isinstance(found, tuple) else (found,)
-
-    def covers(self, **values: float) -> bool:
-        """Whether the given variables lie inside the fitted domain."""
-        return all(low <= values[name] <= high for name, (low, high) in self.domain.items() if name in values)
+ORDER = ("measured", "user", "published", "synthetic")
+"""Kinds of profile, the first hiding the later ones' terms of the same name."""
 
 
 class Source(Record):
@@ -99,19 +42,26 @@ class Source(Record):
 
 
 class Profile(Record):
-    """A calibration profile; see the module's text."""
+    """A calibration profile; see the module's text.
+
+    ``inputs``: SHA-256 of each table that terms were fitted from. ``over``: names or paths of the
+    profiles below, whose terms stand where this one has none.
+    """
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, ignored_types=(cached_property,)
     )
 
     schema_: Literal["hisparse-sim/calibration/1"] = Field(alias="schema")
-    id: str
-    kind: Literal["measured", "published", "synthetic"]
+    id: str = Field(min_length=1)
+    kind: Literal["measured", "user", "published", "synthetic"]
+    created: str = ""
     hardware: Hardware
+    build: Build = Build()
+    over: tuple[str, ...] = ()
     inputs: dict[str, str] = Field(default={})
-    """SHA-256 of each table that terms were fitted from."""
     sources: dict[str, Source]
+    samples: tuple[Sample, ...] = ()
     terms: tuple[Term, ...]
 
     @model_validator(mode="after")
@@ -131,13 +81,9 @@ class Profile(Record):
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of the profile as canonical JSON."""
-        text = json.dumps(
-            self.model_dump(mode="json", by_alias=True, exclude_defaults=True),
-            sort_keys=True,
-            separators=(",", ":"),
-        )
-        return sha256(text.encode()).hexdigest()
+        """SHA-256 of what the profile states, as canonical JSON; fields left out count as defaults."""
+        data = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        return sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     def find(self, term_id: str) -> Term | None:
         """The term of that name, if there is one."""
@@ -150,44 +96,110 @@ class Profile(Record):
             raise InputError(f"has no term {term_id!r}, so that part of a step has no price", where=self.id)
         return found
 
-    def nearest(self, prefix: str, suffix: str, size: int) -> tuple[Term, bool]:
+    def nearest(self, prefix: str, suffixes: Sequence[str], size: int) -> tuple[Term, bool]:
         """The term ``{prefix}{n}{suffix}`` with the smallest n >= ``size``, else the largest n.
 
-        Returns it and whether n equals ``size``.
+        Of the first of ``suffixes`` that any term has. Returns it and whether n equals ``size``. Raises
+        ``InputError`` where there is none.
         """
-        sizes = []
-        for term_id in self._by_id:
-            middle = term_id[len(prefix) : len(term_id) - len(suffix)]
-            if term_id.startswith(prefix) and term_id.endswith(suffix) and middle.isdigit():
-                sizes.append(int(middle))
-        if not sizes:
-            raise InputError(f"has no term {prefix}*{suffix}, so that part has no price", where=self.id)
-        best = min((n for n in sizes if n >= size), default=max(sizes))
-        return self._by_id[f"{prefix}{best}{suffix}"], best == size
+        for suffix in suffixes:
+            sizes = []
+            for term_id in self._by_id:
+                middle = term_id[len(prefix) : len(term_id) - len(suffix)]
+                if term_id.startswith(prefix) and term_id.endswith(suffix) and middle.isdigit():
+                    sizes.append(int(middle))
+            if sizes:
+                best = min((n for n in sizes if n >= size), default=max(sizes))
+                return self._by_id[f"{prefix}{best}{suffix}"], best == size
+        raise InputError(f"has no term {prefix}*{suffixes[0]}, so that part has no price", where=self.id)
+
+    def laid_over(self, below: Sequence[Profile]) -> Profile:
+        """One profile of this and those ``below``: each term from the highest that has it.
+
+        Measured profiles are above user's ones, those above published ones; among equals the first
+        given. The result keeps this profile's id, hardware and samples; sources of the same name and
+        another text are refused.
+        """
+        if not below:
+            return self
+        terms: dict[str, Term] = {}
+        sources: dict[str, Source] = {}
+        for profile in sorted((self, *below), key=lambda p: ORDER.index(p.kind)):
+            for name, source in profile.sources.items():
+                if sources.setdefault(name, source) != source:
+                    raise InputError(
+                        f"source {name!r} means something else in {profile.id}; rename one", where=self.id
+                    )
+            for term in profile.terms:
+                terms.setdefault(term.id, term)
+        inputs = {name: digest for p in (*reversed(below), self) for name, digest in p.inputs.items()}
+        found = self.model_copy(
+            update={"terms": tuple(terms.values()), "sources": sources, "inputs": inputs, "over": ()}
+        )
+        for name in ("_by_id", "hash"):  # a copy takes along what was computed from the old terms
+            found.__dict__.pop(name, None)
+        return found
 
 
 def load_profile(name_or_path: str | Path) -> Profile:
-    """Read a profile: the name of a shipped one, or a path to a JSON file.
+    """Read a profile with those it lies over: the name of a shipped one, or a path to a JSON file.
 
-    Raises ``InputError`` naming the file and the field that cannot be used.
+    Several, separated by commas, lie over each other. Raises ``InputError`` naming the file and the
+    field that cannot be used.
     """
+    names = [part.strip() for part in str(name_or_path).split(",")] if not _exists(name_or_path) else []
+    if len(names) > 1:
+        first, *rest = (_resolved(name, ()) for name in names)
+        return first.laid_over(rest)
+    return _resolved(name_or_path, ())
+
+
+def read_profile(name_or_path: str | Path) -> Profile:
+    """One profile file alone, without those it lies over."""
     path = _locate(name_or_path)
+    try:
+        stamp = path.stat().st_mtime_ns
+    except OSError:
+        stamp = 0
+    return _read(path, stamp)
+
+
+@lru_cache(maxsize=16)
+def _read(path: Path, _stamp: int) -> Profile:
+    raw = read_json(path, SCHEMA)
+    try:
+        return Profile.model_validate(raw)
+    except ValidationError as error:
+        raise explain(error, Profile, file=str(path)) from None
+
+
+def _resolved(name_or_path: str | Path, above: tuple[Path, ...]) -> Profile:
+    path = _locate(name_or_path).resolve()
+    if path in above:
+        raise InputError("lies over itself", where=str(path))
+    profile = read_profile(name_or_path)
+    below = []
+    for name in profile.over:
+        beside = path.parent / name
+        below.append(_resolved(beside if beside.suffix == ".json" else name, (*above, path)))
+    return profile.laid_over(below)
+
+
+def read_json(path: Path, schema: str) -> dict[str, object]:
+    """The object in a JSON file that says it follows ``schema``. Raises ``InputError``."""
     check_regular(path)
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from error
-    except ValueError as error:
-        raise InputError(f"is not JSON (truncated?): {error}", where=str(path)) from error
-    found = raw.get("schema") if isinstance(raw, dict) else None
-    if found != SCHEMA:
-        raise InputError(f"schema is {found!r}; this version reads {SCHEMA!r}", where=str(path))
-    try:
-        return Profile.model_validate(raw)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or "profile"
-        raise InputError(f"{field}: {first['msg']}", where=str(path)) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is not JSON (truncated?): {error}", where=str(path)) from None
+    if not isinstance(raw, dict):
+        raise InputError(f"holds a {type(raw).__name__}, not an object with a schema", where=str(path))
+    found = raw.get("schema")
+    if found != schema:
+        raise InputError(f"schema is {found!r}; this version reads {schema!r}", where=str(path))
+    return raw
 
 
 def profile_for(node: NodeSpec, calibration: str | None = None) -> Profile:
@@ -206,15 +218,28 @@ def profile_for(node: NodeSpec, calibration: str | None = None) -> Profile:
     return load_profile(name)
 
 
+def list_profiles() -> list[str]:
+    """Names of the shipped profiles."""
+    from hisparse_sim.scenario.catalogue import configs_dir
+
+    return sorted(p.stem for p in (configs_dir() / "calibrations").glob("*.json"))
+
+
+def _exists(name_or_path: str | Path) -> bool:
+    try:
+        return Path(name_or_path).exists()
+    except OSError:  # too long, a null character
+        return False
+
+
 def _locate(name_or_path: str | Path) -> Path:
     path = Path(name_or_path)
-    if path.suffix == ".json" or path.exists():
+    if path.suffix == ".json" or _exists(path):
         return path
     from hisparse_sim.scenario.catalogue import configs_dir
 
-    folder = configs_dir() / "calibrations"
-    shipped = folder / f"{name_or_path}.json"
-    if not shipped.exists():
-        known = ", ".join(sorted(p.stem for p in folder.glob("*.json"))) or "none"
+    shipped = configs_dir() / "calibrations" / f"{name_or_path}.json"
+    if not _exists(shipped):
+        known = ", ".join(list_profiles()) or "none"
         raise InputError(f"no such calibration profile; shipped: {known}", where=str(name_or_path))
     return shipped

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hisparse_sim.cost.dense_attention import DenseAttention
+from hisparse_sim.cost.domain import Domain, Limit, Outside
 from hisparse_sim.cost.experts import Exchange, Experts
 from hisparse_sim.cost.hardware import same_gpu
 from hisparse_sim.cost.machine import Machine
 from hisparse_sim.cost.profile import Profile
 from hisparse_sim.cost.sparse_attention import SparseAttention
+from hisparse_sim.cost.term import GRADE_UNCERTAINTY, Term
 from hisparse_sim.cost.tiers import NOTHING, Tiers
 from hisparse_sim.cost.work import StepCost, StepWork
 from hisparse_sim.memory.layout import kv_layout, require_hisparse, tensor_parallel
@@ -19,13 +21,28 @@ from hisparse_sim.scenario.node import NodeSpec
 
 
 class CostRow(NamedTuple):
-    """A part of a step: its seconds, where they come from, and whether that was extrapolated."""
+    """A part of a step: its seconds, how sure they are, whence they come, whether they were measured.
+
+    ``uncertainty_s``: one standard deviation; outside the measured it grows with how far outside.
+    """
 
     part: str
     seconds: float
+    uncertainty_s: float
     source: str
     grade: str
     in_domain: bool
+    beyond: tuple[Limit, ...] = ()
+    """Variables outside what was measured."""
+
+
+class StepAnswer(NamedTuple):
+    """What one step costs, in parts, and whether all of it lies inside what was measured."""
+
+    seconds: float
+    uncertainty_s: float
+    in_domain: bool
+    parts: tuple[CostRow, ...]
 
 
 class StepCostModel:
@@ -54,11 +71,11 @@ class StepCostModel:
         layout = kv_layout(model, engine, node)
         machine = Machine(node, profile, model.weights.dtype)
         self.attention: SparseAttention | DenseAttention
+        kv = "bf16" if layout.row_format == "bf16" else "fp8"
         if model.attention == "dsa":
-            kv = "bf16" if layout.row_format == "bf16" else "fp8"
             self.attention = SparseAttention(model, profile, tp=tp, kv=kv)
         else:
-            self.attention = DenseAttention(model, machine, tp=tp, row_bytes=layout.row_bytes)
+            self.attention = DenseAttention(model, machine, profile, tp=tp, row_bytes=layout.row_bytes, kv=kv)
         self.experts = Experts(model, node, engine, profile, tp)
         self.exchange = Exchange(model, engine, profile, tp)
         self._machine = machine
@@ -88,7 +105,16 @@ class StepCostModel:
                 ranks=tp * engine.dp,
                 miss_rate=miss_rate,
             )
-        self.warnings = tuple(_warnings(profile, node, engine))
+        self.stands_in = (*self.attention.stands_in, *self.experts.stands_in, *self.exchange.stands_in)
+        if self._tiers is not None:
+            self.stands_in += tuple(self._tiers.stands_in)
+        domain = self.attention.domain.within(self.experts.domain).within(self.exchange.domain)
+        self.outside = Outside(domain)
+        """How many steps so far were priced outside what was measured."""
+        self._most_batch, self._most_context, self._most_pairs, self._most_tokens, self._most_past = domain
+        self._always = bool(self.stands_in)
+        self._of_tokens: dict[int, tuple[float, float, float]] = {}
+        self.warnings = tuple(_warnings(profile, node, engine, self.stands_in))
 
     @property
     def miss_rate(self) -> float:
@@ -105,18 +131,25 @@ class StepCostModel:
     def step(self, work: StepWork) -> StepCost:
         """Seconds by part, and traffic, of one step. An empty step costs nothing."""
         tokens = batch = work.decode_requests
-        prefills = work.prefills
-        for new, _ in prefills:
+        context, prefills = work.decode_context_tokens, work.prefills
+        longest = 0
+        for new, past in prefills:
             tokens += new
+            if past > longest:
+                longest = past
         if not tokens:
             return StepCost()
-        matrices = self._machine.matrices_s
-        attention = self.attention.step_s(batch, work.decode_context_tokens, prefills)
-        moe = self.experts.step_s(tokens)
-        if self._shared_weights:
-            moe += self._moe_layers * matrices(self._shared_weights, tokens)
-        dense = self._dense_layers * matrices(self._dense_weights, tokens) if self._dense_layers else 0.0
-        allreduce = self.exchange.step_s(tokens)
+        if (
+            context > batch * self._most_context
+            or tokens > self._most_tokens
+            or longest > self._most_past
+            or context > self._most_pairs
+            or batch > self._most_batch
+            or self._always
+        ):
+            self.outside.note(batch, context, tokens, longest)
+        attention = self.attention.step_s(batch, context, prefills)
+        moe, dense, allreduce = self._of_tokens.get(tokens) or self._by_tokens(tokens)
         head = max(self._head_read_s, self._head_row_s * work.sampled) if work.sampled else 0.0
         tier = NOTHING
         if self._tiers is not None:
@@ -140,6 +173,18 @@ class StepCostModel:
             tier.lookups_rows,
         )
 
+    def _by_tokens(self, tokens: int) -> tuple[float, float, float]:
+        """Experts, dense layers and exchange of ``tokens``, which depend on nothing else; remembered."""
+        matrices = self._machine.matrices_s
+        moe = self.experts.step_s(tokens)
+        if self._shared_weights:
+            moe += self._moe_layers * matrices(self._shared_weights, tokens)
+        dense = self._dense_layers * matrices(self._dense_weights, tokens) if self._dense_layers else 0.0
+        if len(self._of_tokens) >= _REMEMBERED:
+            self._of_tokens.clear()
+        found = self._of_tokens[tokens] = moe, dense, self.exchange.step_s(tokens)
+        return found
+
     def decode_work(self, batch: int, context_tokens: float, resident_share: float = 1.0) -> StepWork:
         """A step of ``batch`` decodes alike, ``resident_share`` of each one's rows in resident pages."""
         hisparse = self._tiers is not None
@@ -157,57 +202,71 @@ class StepCostModel:
         """Seconds a token of ``batch`` requests of ``context_tokens`` each that only decode."""
         return self.step(self.decode_work(batch, context_tokens, resident_share)).total_s
 
-    def describe(self, work: StepWork) -> list[CostRow]:
-        """The parts of one step with source, grade and whether each lies inside its fitted domain."""
+    def query(self, work: StepWork) -> StepAnswer:
+        """One step with the uncertainty, source and domain of each part; it counts nowhere.
+
+        Uncertainties are one standard deviation, of parts independent of each other; outside what was
+        measured a part's grows in proportion to how many times beyond it is (a convention).
+        """
+        counted, self.outside = self.outside, Outside(self.outside.domain)
         cost, profile = self.step(work), self.profile
-        tokens = work.tokens
-        overhead, locality = profile.term("overhead.layer"), profile.term("locality.lru_miss_rate")
-        inside = self.attention.in_domain(work.decode_requests, work.decode_context_tokens, work.prefills)
-        fitted = self.attention.source == "aic"
-        rows = [
-            CostRow(
-                "attention",
-                cost.attention_s,
-                self.attention.source,
-                "measured" if fitted else "derived",
-                inside,
-            ),
-            CostRow(
-                "moe",
-                cost.moe_s,
-                "aic",
-                "measured" if self.experts.exact else "derived",
-                self.experts.in_domain(tokens),
-            ),
-            CostRow("dense", cost.dense_s, "roofline", "derived", True),
-            CostRow("allreduce", cost.allreduce_s, "aic", "measured", self.exchange.in_domain(tokens)),
-            CostRow("head", cost.head_s, "roofline", "derived", True),
-            CostRow("overhead", cost.overhead_s, overhead.source, overhead.grade, True),
-        ]
+        self.outside = counted
+        batch, context, tokens = work.decode_requests, work.decode_context_tokens, work.tokens
+        past = max((past for _, past in work.prefills), default=0)
+        rows: list[CostRow] = []
+
+        def row(part: str, seconds: float, relative: float, source: str, grade: str,
+                domain: Domain = UNBOUNDED, stands_in: bool = False) -> None:  # fmt: skip
+            beyond = domain.beyond(batch, context, tokens, past)
+            relative *= max((limit.beyond for limit in beyond), default=1.0)
+            inside = not beyond and not stands_in
+            rows.append(CostRow(part, seconds, relative * seconds, source, grade, inside, beyond))
+
+        def fixed(part: str, seconds: float, *terms: Term) -> None:
+            worst = max(terms, key=lambda term: term.uncertainty)
+            row(part, seconds, worst.uncertainty, worst.source, worst.grade)
+
+        attention, experts, exchange = self.attention, self.experts, self.exchange
+        relative = attention.uncertainty(bool(batch), bool(work.prefills))
+        row("attention", cost.attention_s, relative, attention.source, attention.grade,
+            attention.domain, bool(attention.stands_in))  # fmt: skip
+        if experts.term is not None:
+            term = experts.term
+            row("moe", cost.moe_s, term.uncertainty, term.source, term.grade,
+                experts.domain, bool(experts.stands_in))  # fmt: skip
+        rates = [profile.term(f"roofline.{name}_share") for name in ("hbm", "bf16", "fp8")]
+        fixed("dense", cost.dense_s, *rates)
+        if exchange.terms:
+            worst = max(exchange.terms, key=lambda term: term.uncertainty)
+            row("allreduce", cost.allreduce_s, worst.uncertainty, worst.source, worst.grade,
+                exchange.domain, bool(exchange.stands_in))  # fmt: skip
+        fixed("head", cost.head_s, *rates[:2])
+        fixed("overhead", cost.overhead_s, profile.term("overhead.layer"))
         if self._tiers is not None:
-            resolve = profile.term("hisparse.resolve")
-            link = f"node {self.node.name}: host_link"
-            rows += [
-                CostRow("resolve", cost.resolve_s, resolve.source, resolve.grade, True),
-                CostRow(
-                    "gather",
-                    cost.gather_s,
-                    f"{locality.source}; {link}",
-                    locality.grade,
-                    self._tiers.in_domain,
-                ),
-                CostRow("staging", cost.staging_s, link, "derived", True),
-                CostRow("mirror", cost.mirror_s, link, "derived", True),
-            ]
-        return rows
+            tiers = self._tiers
+            fixed("resolve", cost.resolve_s, profile.term("hisparse.resolve"))
+            source = f"{profile.term('locality.lru_miss_rate').source}; {tiers.link.gather_source}"
+            row("gather", cost.gather_s, tiers.gather_uncertainty, source, "published",
+                stands_in=bool(tiers.stands_in))  # fmt: skip
+            of_link = GRADE_UNCERTAINTY["published"]
+            row("staging", cost.staging_s, of_link, tiers.link.gather_source, "published")
+            row("mirror", cost.mirror_s, of_link, tiers.link.gather_source, "published")
+        total = sum(r.uncertainty_s**2 for r in rows) ** 0.5
+        return StepAnswer(cost.total_s, total, all(r.in_domain for r in rows), tuple(rows))
 
 
-def _warnings(profile: Profile, node: NodeSpec, engine: EngineSpec) -> list[str]:
+UNBOUNDED = Domain()
+_REMEMBERED = 65_536
+"""Token counts whose prices are kept; a step's budget is rarely as large."""
+
+
+def _warnings(profile: Profile, node: NodeSpec, engine: EngineSpec, stands_in: tuple[str, ...]) -> list[str]:
     found = []
     if not same_gpu(profile.hardware.gpu, node.gpu.name):
         found.append(
             f"profile {profile.id} was measured on {profile.hardware.gpu}, the node has {node.gpu.name}"
         )
+    found += [f"not measured: {what}" for what in dict.fromkeys(stands_in)]
     if engine.mtp:
         found.append("engine.mtp: drafting and verifying are not priced; a step costs what it does without")
     return found

@@ -7,11 +7,13 @@ gathers run ahead of their layers on a side stream; in a mixed step each layer g
 
 from __future__ import annotations
 
+from math import ceil
 from typing import NamedTuple
 
 from hisparse_sim.cost.links import LinkRates
 from hisparse_sim.cost.locality import Locality
 from hisparse_sim.cost.profile import Profile
+from hisparse_sim.cost.term import GRADE_UNCERTAINTY
 from hisparse_sim.cost.work import StepWork
 from hisparse_sim.scenario.node import NodeSpec
 
@@ -52,10 +54,20 @@ class Tiers:
         ranks: int,
         miss_rate: float | None = None,
     ) -> None:
-        self.link = LinkRates(node, ranks=ranks)
+        self.link = LinkRates(node, ranks=ranks, profile=profile)
         self.locality = Locality(profile, topk_rows=topk_rows)
         self.miss_rate = self.locality.miss_rate(hot_rows) if miss_rate is None else miss_rate
-        self.in_domain = miss_rate is not None or self.locality.in_domain(hot_rows)
+        self.stands_in: list[str] = []
+        low, high = self.locality.smallest_rows, self.locality.largest_rows
+        if miss_rate is None and not low <= hot_rows <= high:
+            self.stands_in.append(
+                f"misses of a hot buffer of {hot_rows:,} rows, from those of {low:,.0f} to {high:,.0f}"
+            )
+        self.gather_uncertainty = GRADE_UNCERTAINTY["published"]
+        """Relative; from twice the buffer's miss rate to its own where that is not given."""
+        if miss_rate is None and self.miss_rate > 0:
+            least, _ = self.locality.miss_rate_range(hot_rows)
+            self.gather_uncertainty = 1.0 - least / self.miss_rate
         line = profile.term("hisparse.line_bytes").value()
         whole = -(-row_bytes // line) * line
         # Rows of 576, 656 and 1,152 bytes, packed, touch 5, 6 and 9 lines wherever they start.
@@ -64,7 +76,8 @@ class Tiers:
         self._line_row_bytes, self._row_bytes = whole, row_bytes
         self._layers, self._leaders, self._followers = layers, leaders, layers - leaders
         resolve = profile.term("hisparse.resolve")
-        self._resolve_s, self._slots = resolve.value("base_s"), resolve.value("slots")
+        self._resolve_s, self._wave_s = resolve.value("base_s"), resolve.value("wave_s")
+        self._slots = resolve.value("slots")
         self._kernels_s = (2 * leaders + layers) * profile.term("hisparse.kernel").value()
         self._blocks = profile.term("hisparse.gather_blocks").value()
         self._blocks_each = profile.term("hisparse.gather_blocks_per_row").value()
@@ -76,7 +89,8 @@ class Tiers:
         Each request's rows are copied by min(8, max(1, 64 / requests)) thread blocks.
         """
         blocks = min(self._blocks_each, max(1.0, self._blocks / max(1, requests)))
-        return max(misses * self._gather_s, misses_max * self._block_gather_s / blocks)
+        busy = max(misses * self._gather_s, misses_max * self._block_gather_s / blocks)
+        return busy + self.link.gather_base_s if busy else 0.0
 
     def step(self, work: StepWork, compute_s: float, follower_s: float) -> TierCost:
         """Cost of a step whose compute takes ``compute_s``; ``follower_s``: one follower layer's."""
@@ -86,8 +100,8 @@ class Tiers:
             resolve = self._kernels_s
         if work.lookup_rows > 0.0:
             # All rows resident: the resolver returns at once, and only launches remain.
-            waves = max(1.0, work.decode_requests / self._slots)
-            resolve += self._leaders * self._resolve_s * waves
+            waves = ceil(work.decode_requests / self._slots)
+            resolve += self._leaders * (self._resolve_s + self._wave_s * waves)
             each = self.layer_gather_s(misses, work.lookup_rows_max * self.miss_rate, work.decode_requests)
             gather = self._layers * each
             if not work.prefills:

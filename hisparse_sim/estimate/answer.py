@@ -68,7 +68,8 @@ class Answer:
     """What was asked, the pools behind it, and a row a length.
 
     ``longest_tokens``: for ``users``, the longest context in each mode (0: not even one token each).
-    ``untimed``: why there are no seconds; empty when there are.
+    ``untimed``: why there are no seconds; empty when there are. ``warnings``: assumptions that the
+    seconds stretch, the largest extrapolation named.
     """
 
     model: ModelSpec
@@ -81,6 +82,7 @@ class Answer:
     users: int | None
     longest_tokens: dict[Mode, int]
     untimed: str
+    warnings: tuple[str, ...] = ()
 
 
 def answer(
@@ -117,7 +119,21 @@ def answer(
     if users is not None:
         longest = {m: longest_context(model, engine, p, users) for m, p in pools.items()}
     nodes = place(node, engine).nodes
-    return Answer(model, node, engine, output_tokens, nodes, pools, rows, users, longest, untimed)
+    warnings = _warnings(rows, [p for p in pricers.values() if p is not None])
+    return Answer(model, node, engine, output_tokens, nodes, pools, rows, users, longest, untimed, warnings)
+
+
+def _warnings(rows: Sequence[Row], pricers: Sequence[DecodeModel]) -> tuple[str, ...]:
+    found = [text for pricer in pricers for text in pricer.warnings]
+    speeds = [m.decode for row in rows for m in row.modes.values() if m.decode is not None]
+    outside = [speed for speed in speeds if speed.beyond]
+    if outside:
+        furthest = max((speed.beyond[0] for speed in outside), key=lambda limit: limit.beyond)
+        found.append(
+            f"{len(outside)} of {len(speeds)} speeds are extrapolated from what was measured; furthest: "
+            f"{furthest.words()}"
+        )
+    return tuple(dict.fromkeys(found))
 
 
 def longest_context(model: ModelSpec, engine: EngineSpec, pools: ModePools, users: int) -> int:

@@ -25,7 +25,11 @@ def answer_json(found: Answer, log: StartupLog | None, findings: Sequence[Findin
         "engine": found.engine.model_dump(mode="json"),
         "output_tokens": found.output_tokens,
         "memory": memory_json(found),
-        "time": {"known": not found.untimed, "reason": found.untimed or None},
+        "time": {
+            "known": not found.untimed,
+            "reason": found.untimed or None,
+            "warnings": list(found.warnings),
+        },
         "rows": [_row(row) for row in found.rows],
     }
     if found.users is not None:
@@ -127,4 +131,6 @@ def _mode(found: ModeAnswer) -> dict[str, Any]:
         "link_share": speed.link_share if speed else None,
         "dram_bytes_per_s_per_node": speed.dram_bytes_per_s if speed else None,
         "dram_share": speed.dram_share if speed else None,
+        "tpot_s_uncertainty": speed.uncertainty_s if speed else None,
+        "in_domain": not speed.beyond if speed else None,
     }

@@ -15,8 +15,9 @@ from hisparse_sim.scenario.model import ModelSpec
 from hisparse_sim.scenario.node import NodeSpec
 
 if TYPE_CHECKING:
+    from hisparse_sim.cost.domain import Limit
     from hisparse_sim.cost.step import StepCostModel
-    from hisparse_sim.cost.work import StepCost
+    from hisparse_sim.cost.work import StepCost, StepWork
 
 MISS_RATES = (0.067, 0.134)
 """Misses per selected row that lies in no resident page, with LRU hot buffers of 4 x and 2 x top-k rows:
@@ -50,6 +51,10 @@ class Decode:
     link_share: float
     dram_bytes_per_s: float
     dram_share: float
+    uncertainty_s: float
+    """Of ``tpot_s``, one standard deviation: errors of the fits and ranges of what nobody measured."""
+    beyond: tuple[Limit, ...]
+    """Variables of the step that lie outside what was measured."""
 
 
 class DecodeModel:
@@ -57,6 +62,11 @@ class DecodeModel:
 
     def __init__(self, model: ModelSpec, node: NodeSpec, pools: ModePools, costs: _Costs) -> None:
         self.model, self.node, self.pools, self.costs = model, node, pools, costs
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the prices rest on that was not measured."""
+        return self.costs.nominal.warnings
 
     def at(self, requests: int, tokens: int) -> Decode | None:
         """Decode of ``requests`` of ``tokens`` in all on each replica; none for no request."""
@@ -71,6 +81,8 @@ class DecodeModel:
             high = self._step(self.costs.slow, requests, tokens, share, MISS_RATES[1] / rate)
             wider = self._step(self.costs.wider, requests, tokens, share, 1.0)
         seconds = nominal.total_s
+        asked = self.costs.nominal.query(self._work(requests, tokens, share, 1.0))
+        beyond = dict.fromkeys(limit for part in asked.parts for limit in part.beyond)
         engine = self.pools.engine
         tp = engine.tp or self.node.gpus
         # Each rank reads its own copy over its own link; replicas of one node share its DRAM.
@@ -86,15 +98,20 @@ class DecodeModel:
             link_share=h2d / self.node.host_link.gather_bytes_per_s,
             dram_bytes_per_s=h2d * ranks,
             dram_share=h2d * ranks / self.node.dram_bytes_per_s,
+            uncertainty_s=asked.uncertainty_s,
+            beyond=tuple(sorted(beyond, key=lambda limit: -limit.beyond)),
         )
 
     def _step(self, cost: StepCostModel, requests: int, tokens: int, share: float, misses: float) -> StepCost:
+        return cost.step(self._work(requests, tokens, share, misses))
+
+    def _work(self, requests: int, tokens: int, share: float, misses: float) -> StepWork:
         """One step; ``misses`` scales the rows looked up, and with them the misses."""
         from hisparse_sim.cost.work import StepWork
 
         hisparse = self.pools.engine.mode == "hisparse"
         rows = min(self.model.index_topk, tokens) * (1 - share) * misses if hisparse else 0.0
-        work = StepWork(
+        return StepWork(
             decode_requests=requests,
             decode_context_tokens=requests * tokens,
             sampled=requests,
@@ -102,7 +119,6 @@ class DecodeModel:
             lookup_rows_max=rows,
             mirrored_tokens=requests if hisparse else 0,
         )
-        return cost.step(work)
 
 
 @dataclass(frozen=True, slots=True)

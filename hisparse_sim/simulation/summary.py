@@ -64,6 +64,9 @@ engine_death                        null, or name, step, time, words and remedy 
                                     survive (vLLM 0.30's admission), and how many requests failed by it
 live_lock                           the same of requests preempted for ever, which a run gives up
 standstill                          the same where requests wait for ever and nothing runs
+out_of_domain                       engine steps priced outside what the profile was fitted to: ``steps``
+                                    of them, the ``furthest`` value of each variable with the largest
+                                    measured, and what ``stands_in`` for something not measured
 warnings                            assumptions that this run stretches
 =========================== ======= =====================================================================
 """
@@ -178,7 +181,21 @@ def summarise(
         "by_tenant": by_group(requests, lambda r: r.tenant, scenario.slo, span_s),
         "by_priority": by_group(requests, lambda r: r.priority, scenario.slo, span_s),
         **{name: ending.as_json() if ending else None for name, ending in endings.items()},
-        "warnings": list(replica.warnings),
+        "out_of_domain": out_of_domain(replica),
+        "warnings": [*replica.warnings, *filter(None, [replica.cost.outside.words(recorder.steps)])],
+    }
+
+
+def out_of_domain(replica: Replica) -> dict[str, Any]:
+    """Steps that were priced by extrapolation, and how far that went."""
+    outside = replica.cost.outside
+    return {
+        "steps": outside.count,
+        "furthest": [
+            {"variable": f.variable, "value": f.value, "measured_to": f.most, "times": f.beyond}
+            for f in outside.furthest
+        ],
+        "stands_in": list(dict.fromkeys(replica.cost.stands_in)),
     }
 
 

@@ -176,7 +176,7 @@ BAD = {
     "limit": (["--limit", "0"], "--limit: 0 is not allowed, must be more than 0"),
     "clients": (["--concurrency", "0"], "--concurrency: 0 is not allowed, must be more than 0"),
     "mode": (["--mode", "fast"], "--mode: 'fast' is not one of 'resident', 'offload' or 'hisparse'"),
-    "no tables": (["--set", "node=8xb200"], "8xb200 has no calibration profile: capacity only, no time"),
+    "no tables": (["--set", "node=8xmi350x"], "8xmi350x has no calibration profile: capacity only, no time"),
     "amd": (["--set", "node=8xmi350x"], "engine.mode: HiSparse runs on NVIDIA GPUs only"),
     "no indexer": (["--set", "model=kimi-k2"], "kimi-k2 has no sparse-attention indexer"),
     "replicas": (["--set", "engine.dp=2"], "--set engine.dp=2: 2 replicas: run simulates one replica"),

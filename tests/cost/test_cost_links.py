@@ -39,12 +39,13 @@ def test_miss_rates_fall_with_the_buffer_and_their_range_spans_its_double() -> N
     assert rates == sorted(rates, reverse=True)
     assert rates[0] == 1.0
     assert locality.miss_rate_range(4096) == pytest.approx((0.067, 0.134))
-    assert locality.in_domain(8192) and not locality.in_domain(32_768)
+    assert (locality.smallest_rows, locality.largest_rows) == (2048, 8192)
+    assert not tiers(656).stands_in and "32,768" in tiers(656, hot_rows=32_768).stands_in[0]
 
 
-def tiers(row_bytes: int) -> Tiers:
+def tiers(row_bytes: int, *, hot_rows: int = 4096) -> Tiers:
     return Tiers(
-        NODE, PROFILE, layers=78, leaders=21, row_bytes=row_bytes, hot_rows=4096, topk_rows=2048, ranks=8
+        NODE, PROFILE, layers=78, leaders=21, row_bytes=row_bytes, hot_rows=hot_rows, topk_rows=2048, ranks=8
     )
 
 

@@ -24,26 +24,28 @@ def shipped() -> Profile:
 def test_every_term_cites_a_listed_source_and_fitted_ones_state_their_error(shipped: Profile) -> None:
     for term in shipped.terms:
         assert shipped.sources[term.source].text
-        if term.source == "aic":
-            assert term.residual is not None, term.id
-            assert term.holdout is not None or term.form == "constant", term.id
+        if term.source == "aic" and term.form != "constant":
+            assert term.residual is not None and term.holdout is not None, term.id
+        elif term.source == "aic":
+            assert term.plausible is not None, term.id
 
 
 @pytest.mark.parametrize(
     ("prefix", "median", "p90"),
     [
-        ("dsa.decode.indexer.", 0.04, 0.10),
-        ("dsa.decode.vllm.", 0.04, 0.10),
-        ("dsa.decode.skip.glm.h8.fp8", 0.03, 0.10),
-        ("dsa.prefill.indexer.", 0.03, 0.10),
+        ("dsa.decode.indexer.", 0.03, 0.10),
+        ("dsa.decode.skip.", 0.032, 0.10),
+        ("dsa.decode.vllm.", 0.03, 0.10),
+        ("dsa.prefill.indexer.", 0.03, 0.13),
+        ("dsa.prefill.vllm.", 0.03, 0.10),
         ("allreduce.", 0.03, 0.10),
-        ("moe.hidden6144.ep8", 0.03, 0.10),
+        ("mla.decode.", 0.035, 0.10),
     ],
 )
-def test_left_out_rows_are_predicted_within_the_gates(
+def test_rows_that_no_fit_saw_are_predicted_within_the_gates(
     shipped: Profile, prefix: str, median: float, p90: float
 ) -> None:
-    errors = [t.holdout for t in shipped.terms if t.id.startswith(prefix)]
+    errors = [t.kept_out or t.holdout for t in shipped.terms if t.id.startswith(prefix)]
     assert errors
     assert max(e.median_abs_rel for e in errors if e) <= median
     assert max(e.p90_abs_rel for e in errors if e) <= p90
@@ -52,7 +54,7 @@ def test_left_out_rows_are_predicted_within_the_gates(
 def test_the_hash_depends_on_content_alone(shipped: Profile, tmp_path: Path) -> None:
     data = json.loads(SHIPPED.read_text())
     (tmp_path / "same.json").write_text(json.dumps(data, indent=3))
-    data["terms"][0]["params"]["base_s"] *= 2
+    data["terms"][0]["params"]["depth_s"] *= 2
     (tmp_path / "other.json").write_text(json.dumps(data))
     assert load_profile(tmp_path / "same.json").hash == shipped.hash
     assert load_profile(tmp_path / "other.json").hash != shipped.hash
@@ -65,9 +67,9 @@ def _broken(change: str) -> str:
         case "missing unit":
             del term["unit"]
         case "negative time":
-            term["params"]["base_s"] = -1e-6
+            term["params"]["depth_s"] = -1e-6
         case "NaN":
-            term["params"]["base_s"] = float("nan")
+            term["params"]["depth_s"] = float("nan")
         case "unknown form":
             term["form"] = "spline"
         case "missing coefficient":
@@ -78,6 +80,10 @@ def _broken(change: str) -> str:
             term["source"] = "hearsay"
         case "duplicate":
             data["terms"].append(term)
+        case "falling batch":
+            term["params"]["rows_s"][1] = 0.0
+        case "reversed domain":
+            term["domain"]["batch"] = [256, 1]
         case "falling line":
             line = next(t for t in data["terms"] if t["form"] == "piecewise_linear")
             line["params"]["y"] = line["params"]["y"][::-1]
@@ -91,17 +97,19 @@ def _broken(change: str) -> str:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("missing unit", "unit"),
-        ("negative time", "base_s is negative"),
-        ("NaN", "finite"),
+        ("missing unit", "unit: missing"),
+        ("negative time", "depth_s is negative"),
+        ("NaN", "not a finite number"),
         ("unknown form", "spline"),
         ("missing coefficient", "context_s"),
         ("future version", "calibration/9"),
         ("unlisted source", "hearsay"),
         ("duplicate", "twice"),
         ("falling line", "y falls"),
+        ("falling batch", "rows_s falls"),
+        ("reversed domain", "domain.batch runs from 256 down to 1"),
         ("truncated", "truncated"),
-        ("a list", "schema"),
+        ("a list", "holds a list"),
     ],
 )
 def test_a_broken_profile_is_refused_with_file_and_reason(tmp_path: Path, change: str, said: str) -> None:
@@ -109,11 +117,12 @@ def test_a_broken_profile_is_refused_with_file_and_reason(tmp_path: Path, change
     path.write_text(_broken(change))
     with pytest.raises(InputError, match=said) as caught:
         load_profile(path)
-    assert caught.value.where == str(path)
+    assert (caught.value.where or "").startswith(str(path))
+    assert "\n" not in str(caught.value)
 
 
 def test_unknown_names_and_unreadable_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="shipped: h200-published"):
+    with pytest.raises(InputError, match=r"shipped: .*h200-published"):
         load_profile("h300-published")
     with pytest.raises(InputError, match="cannot be read"):
         load_profile(tmp_path / "absent.json")
@@ -127,9 +136,70 @@ def test_a_node_without_tables_answers_capacity_only_by_name() -> None:
 
 
 def test_the_nearest_size_is_the_next_larger_one_else_the_largest(shipped: Profile) -> None:
-    term, same = shipped.nearest("dsa.decode.indexer.glm.h", ".fp8", 12)
+    term, same = shipped.nearest("dsa.decode.indexer.glm.h", [".fp8"], 12)
     assert (term.id, same) == ("dsa.decode.indexer.glm.h16.fp8", False)
-    term, same = shipped.nearest("allreduce.gpus", "", 16)
+    term, same = shipped.nearest("allreduce.gpus", [""], 16)
     assert (term.id, same) == ("allreduce.gpus8", False)
     with pytest.raises(InputError, match="no price"):
-        shipped.nearest("dsa.decode.indexer.other.h", ".fp8", 8)
+        shipped.nearest("dsa.decode.indexer.other.h", [".fp8"], 8)
+
+
+def _layer(
+    path: Path, kind: str, seconds: float, *, over: tuple[str, ...] = (), term: str = "overhead.layer"
+) -> Path:
+    path.write_text(
+        json.dumps(
+            {
+                "schema": "hisparse-sim/calibration/1",
+                "id": path.stem,
+                "kind": kind,
+                "hardware": {"gpu": "NVIDIA H200"},
+                "over": list(over),
+                "sources": {f"of-{path.stem}": {"text": path.stem}},
+                "terms": [
+                    {
+                        "id": term,
+                        "form": "constant",
+                        "unit": "s",
+                        "params": {"value": seconds},
+                        "source": f"of-{path.stem}",
+                        "grade": "measured",
+                    }
+                ],
+            }
+        )
+    )
+    return path
+
+
+def test_measured_terms_hide_a_users_which_hide_published_ones(tmp_path: Path) -> None:
+    user = _layer(tmp_path / "mine.json", "user", 2e-6, over=("h200-published",))
+    measured = _layer(tmp_path / "box.json", "measured", 1e-6, over=("mine.json",))
+    assert load_profile(user).term("overhead.layer").value() == 2e-6
+    whole = load_profile(measured)
+    assert whole.term("overhead.layer").value() == 1e-6
+    assert whole.find("dsa.decode.skip.glm.h8.fp8") is not None
+    assert whole.id == "box" and "of-mine" in whole.sources and "aic" in whole.sources
+    # The kind decides, whatever the order they are named in.
+    named = load_profile(f"h200-published,{user},{measured}")
+    assert named.term("overhead.layer").value() == 1e-6
+    assert named.hash != whole.hash  # another name, the same prices
+    assert {t.id: t.params for t in named.terms} == {t.id: t.params for t in whole.terms}
+
+
+def test_a_profile_over_itself_or_over_nothing_known_is_refused(tmp_path: Path) -> None:
+    one = _layer(tmp_path / "one.json", "user", 1e-6, over=("two.json",))
+    _layer(tmp_path / "two.json", "user", 1e-6, over=("one.json",))
+    with pytest.raises(InputError, match="lies over itself"):
+        load_profile(one)
+    with pytest.raises(InputError, match="shipped:"):
+        load_profile(_layer(tmp_path / "lost.json", "user", 1e-6, over=("h300-published",)))
+
+
+def test_uncertainty_comes_from_rows_left_out_else_from_the_range_else_from_the_grade(
+    shipped: Profile,
+) -> None:
+    fitted = shipped.term("dsa.decode.skip.glm.h8.fp8")
+    assert fitted.kept_out and fitted.uncertainty == pytest.approx(1.4826 * fitted.kept_out.median_abs_rel)
+    assert shipped.term("overhead.layer").uncertainty == pytest.approx(0.6)  # 4 to 16 us about 10
+    assert shipped.term("hisparse.kernel").uncertainty == 0.10

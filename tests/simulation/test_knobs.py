@@ -73,7 +73,7 @@ ENGINE = {
     "shared_host_pool": [Case(False)],
     "indexer_offload_gib": [Case(2, TIGHT)],
     "kv_offload_gib": [Case(1, FULL, workload=GROWING)],
-    "transfer_delay_steps": [Case(8, TIGHT), Case(8, FULL | {"kv_offload_gib": 3}, workload=GROWING)],
+    "transfer_delay_steps": [Case(8, TIGHT), Case(40, FULL | {"kv_offload_gib": 2}, workload=GROWING)],
     "reserve_gib": [Case(20.0, RESIDENT)],
     "available_kv_gib": [Case(10.0, RESIDENT)],
     "num_gpu_blocks": [Case(5000, TIGHT), Case(5000, RESIDENT)],
