@@ -176,7 +176,10 @@ BAD = {
     "limit": (["--limit", "0"], "--limit: 0 is not allowed, must be more than 0"),
     "clients": (["--concurrency", "0"], "--concurrency: 0 is not allowed, must be more than 0"),
     "mode": (["--mode", "fast"], "--mode: 'fast' is not one of 'resident', 'offload' or 'hisparse'"),
-    "no tables": (["--set", "node=8xmi350x"], "8xmi350x has no calibration profile: capacity only, no time"),
+    "no tables": (
+        ["--set", "node=8xmi350x", "--mode", "resident"],
+        "8xmi350x has no calibration profile: capacity only, no time",
+    ),
     "amd": (["--set", "node=8xmi350x"], "engine.mode: HiSparse runs on NVIDIA GPUs only"),
     "no indexer": (["--set", "model=kimi-k2"], "kimi-k2 has no sparse-attention indexer"),
     "replicas": (["--set", "engine.dp=2"], "--set engine.dp=2: 2 replicas: run simulates one replica"),
@@ -303,9 +306,10 @@ def test_ctrl_c_leaves_what_was_done_marked_incomplete(tmp_path):
     assert summary["complete"] is False
     assert summary["sim_time_s"] > 0
     requests = pd.read_parquet(out / "requests.parquet")
-    assert set(requests["status"]) == {"completed", "incomplete"}
+    assert "completed" in set(requests["status"]) <= {"completed", "incomplete"}
     under_way = requests[requests["status"] == "incomplete"]
-    assert len(under_way) == summary["requests_incomplete"] == 2
+    # Two clients ask at a time, and none if the signal falls between two turns.
+    assert len(under_way) == summary["requests_incomplete"] <= 2
     assert under_way["finish_s"].isna().all()
     assert (under_way["reason"] == "still under way when the run was interrupted").all()
 

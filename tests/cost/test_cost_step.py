@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -169,11 +168,11 @@ def test_more_work_never_costs_less(
     if what in ("new", "past") and work.prefills:
         new, past = work.prefills[0]
         first = (new + more, past) if what == "new" else (new, past + more)
-        larger = replace(work, prefills=(first, *work.prefills[1:]))
+        larger = work._replace(prefills=(first, *work.prefills[1:]))
     elif what in ("new", "past", "chunk"):
-        larger = replace(work, prefills=(*work.prefills, (more, 10 * more)))
+        larger = work._replace(prefills=(*work.prefills, (more, 10 * more)))
     else:
-        larger = replace(work, **{what: getattr(work, what) + more})
+        larger = work._replace(**{what: getattr(work, what) + more})
     small, large = model.step(work), model.step(larger)
     assert large.total_s >= small.total_s * (1 - 1e-12)
     assert large.h2d_bytes >= small.h2d_bytes and large.d2h_bytes >= small.d2h_bytes
@@ -204,11 +203,11 @@ def test_resident_rows_cost_no_resolve_and_no_gather() -> None:
 def test_prefetch_hides_followers_gathers_only_in_pure_decode_steps() -> None:
     model = cost_model(mode="hisparse")
     pure = model.decode_work(16, 80_000, 0.0)
-    alone, mixed = model.step(pure), model.step(replace(pure, prefills=((64, 0),)))
+    alone, mixed = model.step(pure), model.step(pure._replace(prefills=((64, 0),)))
     assert alone.gather_s < 0.6 * mixed.gather_s
     every_layer_leads = cost_model("glm-5", mode="hisparse")
     pure = every_layer_leads.decode_work(16, 80_000, 0.0)
-    mixed_work = replace(pure, prefills=((64, 0),))
+    mixed_work = pure._replace(prefills=((64, 0),))
     assert every_layer_leads.step(pure).gather_s == every_layer_leads.step(mixed_work).gather_s
 
 

@@ -51,10 +51,10 @@ def test_few_requests_are_read_from_the_gpu():
 
 
 def test_a_node_without_calibration_answers_capacity_only():
-    found = answer(GLM, B200, FP8, [131_072])
-    assert "8xb200" in found.untimed
-    assert found.rows[0].modes["hisparse"].decode is None
-    assert found.rows[0].modes["hisparse"].requests > 0
+    found = answer(GLM, load_node("8xmi350x"), FP8, [131_072])
+    assert "8xmi350x" in found.untimed
+    assert found.rows[0].modes["resident"].decode is None
+    assert found.rows[0].modes["resident"].requests > 0
 
 
 @pytest.mark.parametrize("tokens", [8192, 81_920, 2**20])
