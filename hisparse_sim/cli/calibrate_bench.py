@@ -28,7 +28,7 @@ def build(
     for kernel in sorted(built.kernels, key=lambda k: k.name):
         typer.echo(f"{kernel.registers:9}  {kernel.spilled_bytes:7}  {kernel.shared_bytes:7}  {kernel.name}")
     made = "built" if built.fresh else "was built before"
-    typer.echo(f"nvcc {built.build.nvcc}, sm_{built.build.architecture}: {made}: {built.library}")
+    typer.echo(f"nvcc {built.build.nvcc}, sm_{built.build.architecture}: {made}: {built.path}")
 
 
 CHECK_FAILED = 1
@@ -53,7 +53,7 @@ def run(
     """Measure this machine's GPU: build, check every kernel, time it; exit code 3 without a GPU."""
     import sys
 
-    from hisparse_sim.calibration.bench.library import NoGpu
+    from hisparse_sim.calibration.bench.gpu import NoGpu
     from hisparse_sim.calibration.bench.suite import run as run_suite
     from hisparse_sim.calibration.bench.table import table
 

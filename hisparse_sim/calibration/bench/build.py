@@ -43,7 +43,7 @@ class Kernel:
 class Built:
     """A library, how it was built, and what its kernels take."""
 
-    library: Path
+    path: Path
     build: Build
     kernels: tuple[Kernel, ...]
     fresh: bool

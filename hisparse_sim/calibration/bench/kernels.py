@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hisparse_sim.calibration.bench import oracles
 from hisparse_sim.calibration.bench.abi import Op, op
-from hisparse_sim.calibration.bench.library import Library, Memory
+from hisparse_sim.calibration.bench.gpu import Library, Memory
 from hisparse_sim.calibration.bench.operations import (
     BF16_WORDS,
     E4M3_WORDS,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hisparse_sim.calibration.bench.abi import BLOCK_TOKENS, Op, op
-from hisparse_sim.calibration.bench.library import Library, Memory
+from hisparse_sim.calibration.bench.gpu import Library, Memory
 
 ROW_BYTES = (576, 656, 1152)
 """A KV row in one layer: plain fp8; fp8 with scales and a bfloat16 rope part; bfloat16."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hisparse_sim.calibration.bench.abi import Device, Op
-from hisparse_sim.calibration.bench.library import UNSUPPORTED, GpuError, Library
+from hisparse_sim.calibration.bench.gpu import UNSUPPORTED, GpuError, Library
 from hisparse_sim.calibration.bench.machine import Rates
 from hisparse_sim.calibration.samples import Sample
 
@@ -36,7 +36,7 @@ class Floor:
 class Ground:
     """Where benchmarks run. ``rates`` are missing for a GPU whose data sheet is not known here."""
 
-    library: Library
+    gpu: Library
     device: Device
     host_bytes: int
     rates: Rates | None
@@ -87,7 +87,7 @@ class Point:
         """Seconds of one call, once for each launch. Raises ``GpuError`` and ``Unsound``."""
         if self.measure is not None:
             return self.measure()
-        timed = ground.library.time(
+        timed = ground.gpu.time(
             self.ops,
             slices=self.slices,
             launches=self.launches,

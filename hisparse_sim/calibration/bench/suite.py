@@ -28,7 +28,7 @@ from hisparse_sim.calibration.bench.benchmarks import GROUPS, Group
 from hisparse_sim.calibration.bench.build import build
 from hisparse_sim.calibration.bench.checks import CHECKS
 from hisparse_sim.calibration.bench.driver import find_gpu
-from hisparse_sim.calibration.bench.library import NoGpu
+from hisparse_sim.calibration.bench.gpu import NoGpu
 from hisparse_sim.calibration.bench.points import untaken
 from hisparse_sim.calibration.bench.toolchain import ToolMissing, find_toolchain
 from hisparse_sim.calibration.samples import Check, Sample, Samples, write_samples
@@ -249,4 +249,4 @@ def run(out: Path, *, budget_s: float, nvcc: str | None, say: Say) -> Samples:
         made.note(
             f"spill registers on sm_{gpu.architecture}, so their times are too long: {', '.join(spilling)}"
         )
-    return made.measure(built.library, built.build)
+    return made.measure(built.path, built.build)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from hisparse_sim.calibration.bench.benchmarks import GROUPS, Group, points_of
 from hisparse_sim.calibration.bench.checks import run_check
-from hisparse_sim.calibration.bench.library import Library
+from hisparse_sim.calibration.bench.gpu import Library
 from hisparse_sim.calibration.bench.machine import (
     hardware,
     host_pool_bytes,

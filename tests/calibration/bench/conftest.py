@@ -8,7 +8,7 @@ import pytest
 from emulated import emulate
 
 from hisparse_sim.calibration.bench.build import SOURCES, Built, build
-from hisparse_sim.calibration.bench.library import Library
+from hisparse_sim.calibration.bench.gpu import Library
 from hisparse_sim.calibration.bench.toolchain import ToolMissing, find_toolchain
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hisparse_sim.calibration.bench.library import Library
+from hisparse_sim.calibration.bench.gpu import Library
 
 EMULATION = Path(__file__).parent / "emulation"
 

@@ -12,7 +12,7 @@ import pytest
 
 from hisparse_sim.calibration.bench import toolchain
 from hisparse_sim.calibration.bench.build import Built, build, read_kernels, readable
-from hisparse_sim.calibration.bench.library import Library, NoGpu
+from hisparse_sim.calibration.bench.gpu import Library, NoGpu
 from hisparse_sim.cli.main import run
 from hisparse_sim.errors import HiSparseError, InputError
 
@@ -49,11 +49,11 @@ def test_the_record_names_what_was_built_with_what(built: Built) -> None:
 
 def test_a_second_build_is_the_first(built: Built) -> None:
     again = build()
-    assert built.fresh and not again.fresh and again.library == built.library and again.build == built.build
+    assert built.fresh and not again.fresh and again.path == built.path and again.build == built.build
 
 
 def test_the_library_loads_and_says_that_there_is_no_gpu(built: Built) -> None:
-    library = Library(built.library)
+    library = Library(built.path)
     try:
         library.open()
     except NoGpu as none:
@@ -70,7 +70,7 @@ def sass(built: Built) -> dict[str, str]:
         pytest.skip("cuobjdump is not installed (pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm)")
     path = f"{cuobjdump.parent}{os.pathsep}{os.environ['PATH']}"  # it calls nvdisasm
     done = subprocess.run(
-        [cuobjdump, "-sass", built.library],
+        [cuobjdump, "-sass", built.path],
         env={**os.environ, "PATH": path},
         capture_output=True,
         text=True,

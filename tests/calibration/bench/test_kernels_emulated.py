@@ -17,8 +17,8 @@ from hisparse_sim.calibration.bench import checks
 from hisparse_sim.calibration.bench.build import SOURCES
 from hisparse_sim.calibration.bench.checks.resolver import check_resolver_case
 from hisparse_sim.calibration.bench.checks.sparse import scores_of
+from hisparse_sim.calibration.bench.gpu import GpuError, Library
 from hisparse_sim.calibration.bench.kernels import Topk
-from hisparse_sim.calibration.bench.library import GpuError, Library
 from hisparse_sim.calibration.bench.operations import GatherLists, GatherShape
 
 few = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -122,8 +122,8 @@ def test_planted_mistakes_are_found(tmp_path: Path) -> None:
 def passes(library: Path, name: str) -> bool:
     """Whether a check passes, in a process of its own: a broken kernel may bring it down."""
     program = (
-        "import sys; from pathlib import Path; from hisparse_sim.calibration.bench import checks, library\n"
-        "made = library.Library(Path(sys.argv[1])); made.open()\n"
+        "import sys; from pathlib import Path; from hisparse_sim.calibration.bench import checks, gpu\n"
+        "made = gpu.Library(Path(sys.argv[1])); made.open()\n"
         "bench = checks.Bench(made, 0xFF, full=False); checks.CHECKS[sys.argv[2]][0](bench)\n"
         "print('mismatches', bench.mismatches)"
     )

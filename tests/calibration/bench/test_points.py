@@ -13,7 +13,7 @@ from footprints import footprint
 
 from hisparse_sim.calibration.bench.abi import KINDS, Device, Op, op
 from hisparse_sim.calibration.bench.benchmarks import GROUPS, Group, points_of, resolver
-from hisparse_sim.calibration.bench.library import GPU, Library, Memory, Timed
+from hisparse_sim.calibration.bench.gpu import GPU, Library, Memory, Timed
 from hisparse_sim.calibration.bench.machine import RATES
 from hisparse_sim.calibration.bench.points import Ground, Point, take
 
@@ -25,20 +25,20 @@ class Planned:
     """A library that runs nothing, looks at what it would touch, and pretends a time."""
 
     def __init__(self, library: Library) -> None:
-        self.library = library
+        self.gpu = library
         self.ops = 0
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.library, name)
+        return getattr(self.gpu, name)
 
     def empty(self, nbytes: int, space: int = GPU) -> Memory:
-        made = self.library.empty(nbytes, space)
+        made = self.gpu.empty(nbytes, space)
         if nbytes < 1 << 20:  # lists that a kernel would have written: empty
-            self.library.set(made, 0)
+            self.gpu.set(made, 0)
         return made
 
     def run(self, ops: Sequence[Op]) -> None:
-        owned = np.array(sorted((m.address, m.address + m.nbytes) for m in self.library._owned))
+        owned = np.array(sorted((m.address, m.address + m.nbytes) for m in self.gpu._owned))
         for one in ops:
             for what, begin, nbytes in footprint(one):
                 if nbytes == 0:
@@ -134,5 +134,5 @@ def test_a_timing_with_gaps_or_wrong_results_has_no_figures(emulation: Library) 
 def test_a_floor_is_the_longest_of_its_parts(ground: Ground) -> None:
     floor = ground.floor(hbm_bytes=4.8e9, bf16_flop=989.5e9 * 3, link_bytes=1e6)
     assert floor is not None and floor.seconds == pytest.approx(3e-3) and "bf16" in floor.why
-    unknown = Ground(ground.library, H200, 0, None)
+    unknown = Ground(ground.gpu, H200, 0, None)
     assert unknown.floor(hbm_bytes=1) is None

@@ -13,7 +13,7 @@ from hisparse_sim.calibration.bench import suite
 from hisparse_sim.calibration.bench.benchmarks import GROUPS
 from hisparse_sim.calibration.bench.checks import CHECKS
 from hisparse_sim.calibration.bench.driver import Found
-from hisparse_sim.calibration.bench.library import NoGpu
+from hisparse_sim.calibration.bench.gpu import NoGpu
 from hisparse_sim.calibration.bench.machine import throttle_reasons
 from hisparse_sim.calibration.bench.table import table
 from hisparse_sim.calibration.bench.toolchain import ToolMissing

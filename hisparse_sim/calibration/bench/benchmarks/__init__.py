@@ -64,6 +64,6 @@ GROUPS: tuple[Group, ...] = (
 def points_of(group: Group, ground: Ground) -> Iterator[tuple[str, Point]]:
     """The points of a group, each with its benchmark's name; memory is freed between benchmarks."""
     for name, benchmark in group.benchmarks.items():
-        with ground.library.scope():
+        with ground.gpu.scope():
             for point in benchmark(ground):
                 yield name, point

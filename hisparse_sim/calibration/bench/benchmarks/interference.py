@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from hisparse_sim.calibration.bench.abi import BLOCK_TOKENS, Op
+from hisparse_sim.calibration.bench.gpu import HOST
 from hisparse_sim.calibration.bench.kernels import Attention, Indexer
-from hisparse_sim.calibration.bench.library import HOST
 from hisparse_sim.calibration.bench.operations import (
     KEY_PAGE_BYTES,
     GatherLists,
@@ -60,7 +60,7 @@ Load = tuple[Callable[[int, int], Op], float]
 
 def _loads(ground: Ground) -> dict[str, Load]:
     """Operations by name: from the number of a call and a stream, with about how long one takes."""
-    library, random = ground.library, ground.random
+    library, random = ground.gpu, ground.random
     host = library.empty(ground.host_bytes, HOST)
     gpu, from_hbm, to_hbm = (library.empty(1 << 30) for _ in range(3))
     library.run([fill(host), fill(from_hbm)])

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hisparse_sim.calibration.bench.abi import Op, op
-from hisparse_sim.calibration.bench.library import HOST, Memory
+from hisparse_sim.calibration.bench.gpu import HOST, Memory
 from hisparse_sim.calibration.bench.operations import copy, copy_batch
 from hisparse_sim.calibration.bench.points import Ground, Point, calls_for
 
@@ -33,7 +33,7 @@ def launches(ground: Ground) -> Iterator[Point]:
 
 
 def _issue(ground: Ground, ops: list[Op]) -> NDArray[np.float64]:
-    return ground.library.issue(ops, repeats=15) / len(ops)
+    return ground.gpu.issue(ops, repeats=15) / len(ops)
 
 
 class _Pools:
@@ -41,7 +41,7 @@ class _Pools:
 
     def __init__(self, ground: Ground) -> None:
         size = min(ground.host_bytes, 1 << 30)
-        self.host, self.gpu = ground.library.empty(size, HOST), ground.library.empty(size)
+        self.host, self.gpu = ground.gpu.empty(size, HOST), ground.gpu.empty(size)
         self._next = {HOST: 0, 0: 0}
 
     def at(self, memory: Memory, nbytes: int) -> int:

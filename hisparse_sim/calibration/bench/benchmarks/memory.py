@@ -12,7 +12,7 @@ DIRECTIONS = {"read": 0, "write": 1, "copy": 2}
 
 def passes(ground: Ground) -> Iterator[Point]:
     """One pass over so many bytes; a copy reads them and writes as many. ``engine``: cudaMemcpyAsync."""
-    library = ground.library
+    library = ground.gpu
     most = min(4 << 30, int(ground.device.memory_bytes) // 8)
     source, target = library.empty(most), library.empty(most)
     library.run([fill(source)])

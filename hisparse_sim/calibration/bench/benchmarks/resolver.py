@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hisparse_sim.calibration.bench.abi import BLOCK_TOKENS, Op
+from hisparse_sim.calibration.bench.gpu import HOST, Memory
 from hisparse_sim.calibration.bench.kernels import Resolver
-from hisparse_sim.calibration.bench.library import HOST, Memory
 from hisparse_sim.calibration.bench.operations import GatherShape
 from hisparse_sim.calibration.bench.oracles import HotBuffer, Tables
 from hisparse_sim.calibration.bench.points import Ground, Point
@@ -84,7 +84,7 @@ def gather_shape(requests: int) -> GatherShape:
 
 def resolvers(ground: Ground) -> Iterator[Point]:
     """Against kernel, batch, misses, buffer size and the share of resident rows."""
-    library = ground.library
+    library = ground.gpu
     host = library.empty(ground.host_bytes, HOST)
     gpu = library.empty(1 << 30)
     kernels = ("split", "fused", "split_gather")
@@ -133,7 +133,7 @@ def make_point(
                 ops.append(resolver.gather(gather_shape(batch), gpu, host, ROW_BYTES, on_slice=step))
 
     def verify(slices: int) -> str:
-        found = ground.library.read(resolver.totals, np.uint64, 3)
+        found = ground.gpu.read(resolver.totals, np.uint64, 3)
         wanted = np.array([steps.resident, steps.hits, steps.misses], np.uint64)
         wanted *= np.uint64(slices * LAYERS * batch)
         return "" if (found == wanted).all() else f"the GPU counted {found}, not {wanted}"
@@ -178,4 +178,4 @@ def _resolver(ground: Ground, host: Memory, gpu: Memory, steps: Steps, batch: in
         )
     blocks = np.stack([t.host for t in tables])
     owners = blocks[:, steps.held // BLOCK_TOKENS] * BLOCK_TOKENS + steps.held % BLOCK_TOKENS
-    return Resolver(ground.library, tables, k=K, hot_rows=hot_rows, layers=LAYERS, owners=owners)
+    return Resolver(ground.gpu, tables, k=K, hot_rows=hot_rows, layers=LAYERS, owners=owners)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from hisparse_sim.calibration.bench.library import HOST, Memory
+from hisparse_sim.calibration.bench.gpu import HOST, Memory
 from hisparse_sim.calibration.bench.operations import GatherLists, GatherShape, fill
 from hisparse_sim.calibration.bench.points import Ground, Point, calls_for
 
@@ -31,7 +31,7 @@ PAGE_ROWS = 64
 
 def gathers(ground: Ground) -> Iterator[Point]:
     """Against rows, row size, CTAs, kernel and locality, from a cold host pool."""
-    library = ground.library
+    library = ground.gpu
     host = library.empty(ground.host_bytes, HOST)
     library.run([fill(host)])
     gpu = library.empty(1 << 30)
@@ -94,7 +94,7 @@ def _lists(
     first = np.arange(calls)[:, None] * rows
     targets = (first + np.stack([ground.random.permutation(rows) for _ in range(calls)])) % slots
     shape = (calls, requests, rows // requests)
-    return GatherLists.put(ground.library, targets.reshape(shape), sources.reshape(shape))
+    return GatherLists.put(ground.gpu, targets.reshape(shape), sources.reshape(shape))
 
 
 def _some(random: np.random.Generator, pool: int, rows: int, locality: str) -> NDArray[np.int64]:

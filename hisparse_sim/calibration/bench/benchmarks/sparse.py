@@ -20,7 +20,7 @@ K = 2048
 
 def indexers(ground: Ground) -> Iterator[Point]:
     """Scores against context, batch and heads; keys from pages all over a pool of 2 GB."""
-    library = ground.library
+    library = ground.gpu
     pages_in_pool = (MOST_KEYS + (1 << 20)) // BLOCK_TOKENS
     keys = library.empty(pages_in_pool * KEY_PAGE_BYTES)
     library.run(fill_key_pages(keys))
@@ -49,7 +49,7 @@ def indexers(ground: Ground) -> Iterator[Point]:
 
 def selections(ground: Ground) -> Iterator[Point]:
     """Top 2048 against context, batch and how the scores lie; the scores are warm, as behind an indexer."""
-    library = ground.library
+    library = ground.gpu
     for kind in ("normal", "top_last", "uniform", "equal"):
         for context in CONTEXTS:
             for batch in (b for b in BATCHES if b * context <= MOST_KEYS // 4):
@@ -73,7 +73,7 @@ def selections(ground: Ground) -> Iterator[Point]:
 
 def attentions(ground: Ground) -> Iterator[Point]:
     """Attention over selected rows against batch, heads and rows; rows from all over a pool of 2 GB."""
-    library = ground.library
+    library = ground.gpu
     pool_rows = (2 << 30) // 656
     pool = library.empty(pool_rows * 656)
     library.run(fill_latent_rows(pool))

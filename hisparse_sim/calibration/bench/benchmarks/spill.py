@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from hisparse_sim.calibration.bench.abi import BLOCK_TOKENS, Op
-from hisparse_sim.calibration.bench.library import HOST
+from hisparse_sim.calibration.bench.gpu import HOST
 from hisparse_sim.calibration.bench.operations import copy, copy_batch, copy_pitched, fill, segments
 from hisparse_sim.calibration.bench.points import Ground, Point, calls_for
 
@@ -30,7 +30,7 @@ class _Spill:
     def __init__(self, ground: Ground, row_bytes: int) -> None:
         self.page = BLOCK_TOKENS * row_bytes
         self.block = BLOCK_LAYERS * self.page
-        library = ground.library
+        library = ground.gpu
         self.host = library.empty(ground.host_bytes, HOST)
         self.gpu = library.empty(4 << 30)
         self.staging = library.empty(1 << 30)
@@ -59,11 +59,11 @@ class _Spill:
 def spills(ground: Ground) -> Iterator[Point]:
     """Against the number of pages and the way they are moved."""
     for row_bytes in (656, 1152):
-        with ground.library.scope():
+        with ground.gpu.scope():
             s = _Spill(ground, row_bytes)
             for pages in (p for p in (16, 1, 4, 64) if p <= s.host_pages):
                 for kernel, ctas in _ways(pages):
-                    with ground.library.scope():
+                    with ground.gpu.scope():
                         yield _point(ground, s, row_bytes, pages, kernel, ctas)
 
 
@@ -107,9 +107,9 @@ def _ops(ground: Ground, s: _Spill, pages: int, kernel: str, ctas: int) -> list[
         return [_pitched(s, pages, i) for i in range(len(SETS))]
     source, target = s.layers(pages)
     if kernel == "sm":
-        return [segments(ground.library, s.host, s.gpu, target, source, s.page, ctas=ctas)]
+        return [segments(ground.gpu, s.host, s.gpu, target, source, s.page, ctas=ctas)]
     packed = np.arange(len(source), dtype=np.int64) * s.page
-    pack = segments(ground.library, s.staging, s.gpu, packed, source, s.page, ctas=ctas)
+    pack = segments(ground.gpu, s.staging, s.gpu, packed, source, s.page, ctas=ctas)
     return [pack, copy(host, s.staging.address, len(source) * s.page)]
 
 
@@ -125,7 +125,7 @@ def _pitched(s: _Spill, pages: int, which: int) -> Op:
 
 def mirrors(ground: Ground) -> Iterator[Point]:
     """Rows that one decode step wrote, to host memory, a launch a layer (vLLM's eager_host_mirror)."""
-    library = ground.library
+    library = ground.gpu
     host = library.empty(ground.host_bytes, HOST)
     gpu = library.empty(1 << 30)
     for row_bytes in (656, 1152):

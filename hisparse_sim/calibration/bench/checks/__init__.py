@@ -18,7 +18,7 @@ from hisparse_sim.calibration.bench.checks.sparse import (
     check_topk,
 )
 from hisparse_sim.calibration.bench.checks.workbench import POISONS, Bench
-from hisparse_sim.calibration.bench.library import Library
+from hisparse_sim.calibration.bench.gpu import Library
 from hisparse_sim.calibration.samples import Check
 
 CHECKS: dict[str, tuple[Callable[[Bench], None], str]] = {

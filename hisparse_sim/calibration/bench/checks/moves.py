@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hisparse_sim.calibration.bench import oracles
 from hisparse_sim.calibration.bench.abi import Op
 from hisparse_sim.calibration.bench.checks.workbench import Bench
-from hisparse_sim.calibration.bench.library import HOST, GpuError, Memory
+from hisparse_sim.calibration.bench.gpu import HOST, GpuError, Memory
 from hisparse_sim.calibration.bench.operations import (
     ROW_BYTES,
     GatherLists,
@@ -31,9 +31,7 @@ def check_memory(b: Bench) -> None:
     at = np.arange(words, dtype=np.int64)
     wanted = oracles.filled(at, **pattern)
     source, gaps = b.guarded(4 * words), b.guarded(4 * words)
-    b.library.run(
-        [fill(source, **pattern), fill(gaps, **pattern, offset=0, chunk_bytes=64, stride_bytes=256)]
-    )
+    b.gpu.run([fill(source, **pattern), fill(gaps, **pattern, offset=0, chunk_bytes=64, stride_bytes=256)])
     b.same(b.content(source, np.uint32, (words,), "fill"), wanted, "fill")
     found = b.content(gaps, np.uint32, (words,), "fill with gaps")
     b.same(found, np.where(at % 64 < 16, wanted, b.poisoned((words,), np.uint32)), "fill with gaps")
@@ -43,11 +41,11 @@ def check_memory(b: Bench) -> None:
     written = np.stack([vector, *(np.full(short // 4, n) for n in (1, 2, 3))], axis=1).reshape(-1)
     for direction, result in ((1, written), (2, wanted[:short])):
         target = b.guarded(4 * words)
-        b.library.run([stream(direction, target, source, ctas=3, nbytes=4 * short)])
+        b.gpu.run([stream(direction, target, source, ctas=3, nbytes=4 * short)])
         found = b.content(target, np.uint32, (words,), "stream")
         b.same(found[:short], result.astype(np.uint32), f"stream in direction {direction}")
         b.same(found[short:], b.poisoned((4,), np.uint32), "behind the end of a stream")
-    b.library.run([stream(0, source, source, ctas=3)])
+    b.gpu.run([stream(0, source, source, ctas=3)])
     b.same(b.content(source, np.uint32, (words,), "read"), wanted, "memory that was read")
 
 
@@ -55,8 +53,8 @@ def check_copies(b: Bench) -> None:
     """Runs to host memory: one copy, a pitched copy, a batch of copies, and by SM."""
     run, count = (41_984, 61) if b.full else (656, 5)
     source = b.guarded(2 * run * count)
-    b.library.run([fill(source, seed=3)])
-    content = b.library.read(source, np.uint8, source.nbytes)
+    b.gpu.run([fill(source, seed=3)])
+    content = b.gpu.read(source, np.uint8, source.nbytes)
     pitch = run + 32
     sources = 2 * run * np.arange(count, dtype=np.int64)
     targets = pitch * np.arange(count, dtype=np.int64)[::-1]
@@ -76,12 +74,12 @@ def check_copies(b: Bench) -> None:
             targets,
             lambda to: [copy_batch(to.address + targets, source.address + sources, run)],
         ),
-        "runs by SM": (targets, lambda to: [segments(b.library, to, source, targets, sources, run, ctas=2)]),
+        "runs by SM": (targets, lambda to: [segments(b.gpu, to, source, targets, sources, run, ctas=2)]),
     }
     for what, (order, ops) in ways.items():
         target = b.guarded(pitch * count, HOST)
         try:
-            b.library.run(ops(target))
+            b.gpu.run(ops(target))
         except GpuError as error:
             if error.fatal or what != "batch of copies":
                 raise
@@ -103,18 +101,18 @@ def check_gather(b: Bench) -> None:
         GatherShape("bulk", ctas=3),
     ]
     for row_bytes in ROW_BYTES:
-        host = b.library.empty(pool_rows * row_bytes, HOST)
-        b.library.run([fill(host, seed=row_bytes)])
-        rows = b.library.read(host, np.uint8, (pool_rows, row_bytes))
+        host = b.gpu.empty(pool_rows * row_bytes, HOST)
+        b.gpu.run([fill(host, seed=row_bytes)])
+        rows = b.gpu.read(host, np.uint8, (pool_rows, row_bytes))
         sources = np.stack([b.random.permutation(pool_rows)[:length] for _ in counts])
         target_rows = len(counts) * length + 7
         targets = b.random.permutation(target_rows)[: len(counts) * length].reshape(len(counts), length)
         wanted = b.poisoned((target_rows, row_bytes), np.uint8)
         for request, count in enumerate(counts):
             wanted[targets[request, :count]] = rows[sources[request, :count]]
-        lists = GatherLists.put(b.library, targets, sources, counts)
+        lists = GatherLists.put(b.gpu, targets, sources, counts)
         for shape in shapes:
             target = b.guarded(wanted.nbytes)
-            b.library.run([lists.op(shape, target, host, row_bytes)])
+            b.gpu.run([lists.op(shape, target, host, row_bytes)])
             what = f"{shape.method}, {shape.rows_per_warp} rows a warp, {row_bytes} bytes, {shape.ctas} CTAs"
             b.same(b.content(target, np.uint8, wanted.shape, what), wanted, what)

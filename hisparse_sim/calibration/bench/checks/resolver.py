@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from hisparse_sim.calibration.bench import oracles
 from hisparse_sim.calibration.bench.abi import BLOCK_TOKENS
 from hisparse_sim.calibration.bench.checks.workbench import Bench
+from hisparse_sim.calibration.bench.gpu import HOST
 from hisparse_sim.calibration.bench.kernels import Resolver
-from hisparse_sim.calibration.bench.library import HOST
 from hisparse_sim.calibration.bench.operations import GatherShape, fill
 
 
@@ -63,12 +63,12 @@ def check_resolver_case(
     tables, gpu_blocks, host_blocks = random_tables(
         b.random, requests=requests, blocks=context // BLOCK_TOKENS, hot_rows=hot_rows, resident=resident
     )
-    host = b.library.empty(host_blocks * BLOCK_TOKENS * row_bytes, HOST)
-    b.library.run([fill(host, seed=9)])
-    host_rows = b.library.read(host, np.uint8, (host_blocks * BLOCK_TOKENS, row_bytes))
+    host = b.gpu.empty(host_blocks * BLOCK_TOKENS * row_bytes, HOST)
+    b.gpu.run([fill(host, seed=9)])
+    host_rows = b.gpu.read(host, np.uint8, (host_blocks * BLOCK_TOKENS, row_bytes))
     gpu = b.guarded(gpu_blocks * BLOCK_TOKENS * row_bytes)
     gpu_rows = b.poisoned((gpu_blocks * BLOCK_TOKENS, row_bytes), np.uint8)
-    resolver = Resolver(b.library, tables, k=k, hot_rows=hot_rows, allocate=b.guarded)
+    resolver = Resolver(b.gpu, tables, k=k, hot_rows=hot_rows, allocate=b.guarded)
     buffers = [oracles.HotBuffer.empty(hot_rows) for _ in range(requests)]
     shape = GatherShape(ctas=2)
     totals = np.zeros(3, np.uint64)
@@ -80,7 +80,7 @@ def check_resolver_case(
         ops = [resolver.op(positions, row_bytes=fused_bytes, gpu_pool=gpu, host_pool=host)]
         if not fused_bytes:
             ops.append(resolver.gather(shape, gpu, host, row_bytes))
-        b.library.run(ops)
+        b.gpu.run(ops)
         results = [
             oracles.resolve(s.astype(np.int32), t, h)
             for s, t, h in zip(selected, tables, buffers, strict=True)
@@ -90,11 +90,11 @@ def check_resolver_case(
         for result in results:
             totals += np.array([result.resident, result.hits, len(result.miss_sources)], np.uint64)
             gpu_rows[result.miss_targets] = host_rows[result.miss_sources]
-        owners = b.library.read(resolver.owners, np.int32, (requests, hot_rows))
-        lru = b.library.read(resolver.lru, np.int16, (requests, hot_rows))
+        owners = b.gpu.read(resolver.owners, np.int32, (requests, hot_rows))
+        lru = b.gpu.read(resolver.lru, np.int16, (requests, hot_rows))
         b.same(owners, np.stack([h.owners for h in buffers]), f"{here}: owners")
         b.same(lru, np.stack([h.order for h in buffers]), f"{here}: LRU order")
-    b.same(b.library.read(resolver.totals, np.uint64, 3), totals, f"{what}: totals")
+    b.same(b.gpu.read(resolver.totals, np.uint64, 3), totals, f"{what}: totals")
     b.same(b.content(gpu, np.uint8, gpu_rows.shape, what), gpu_rows, f"{what}: rows of the GPU pool")
 
 

@@ -42,12 +42,12 @@ def check_topk(b: Bench) -> None:
         scores = np.full((len(lengths), stride), np.inf, np.float32)  # behind the end: must not be taken
         for row, length in zip(scores, lengths, strict=True):
             row[:length] = scores_of(b.random, kind, length)
-        memory = b.library.put(scores)
-        topk = Topk(b.library, lengths, stride=stride, k=k, allocate=b.guarded)
+        memory = b.gpu.put(scores)
+        topk = Topk(b.gpu, lengths, stride=stride, k=k, allocate=b.guarded)
         for ctas in (1, 4, 4, 1):  # twice: the scratch must be left as it was
             what = f"top-k of {kind} scores, {ctas} CTAs a row"
-            b.library.set(topk.selected, b.poison)
-            b.library.run([topk.op(memory.address, ctas=ctas)])
+            b.gpu.set(topk.selected, b.poison)
+            b.gpu.run([topk.op(memory.address, ctas=ctas)])
             selected = b.content(topk.selected, np.int32, (len(lengths), k), what)
             for row, length, chosen in zip(scores, lengths, selected, strict=True):
                 taken = min(k, length)
@@ -72,17 +72,17 @@ def check_indexer(b: Bench) -> None:
     lengths = np.array([1, 64, 1000, 8192 - 3]) if b.full else np.array([1, 130])
     pages = int(-(-lengths.max() // BLOCK_TOKENS))
     stride = pages * BLOCK_TOKENS
-    keys = b.library.empty(len(lengths) * pages * KEY_PAGE_BYTES)
-    b.library.run(fill_key_pages(keys, seed=21))
-    page = b.library.read(keys, np.uint8, (len(lengths) * pages, KEY_PAGE_BYTES))
+    keys = b.gpu.empty(len(lengths) * pages * KEY_PAGE_BYTES)
+    b.gpu.run(fill_key_pages(keys, seed=21))
+    page = b.gpu.read(keys, np.uint8, (len(lengths) * pages, KEY_PAGE_BYTES))
     blocks = b.random.permutation(len(page)).reshape(len(lengths), pages)
     for heads, ctas in ((64, 1), (32, 3)):
         what = f"indexer, {heads} heads, {ctas} CTAs"
-        indexer = Indexer(b.library, lengths, blocks, heads=heads, stride=stride, allocate=b.guarded)
-        b.library.run([indexer.op(keys, ctas=ctas)])
+        indexer = Indexer(b.gpu, lengths, blocks, heads=heads, stride=stride, allocate=b.guarded)
+        b.gpu.run([indexer.op(keys, ctas=ctas)])
         scores = b.content(indexer.scores, np.float32, (len(lengths), stride), what)
-        queries = b.library.read(indexer.queries, np.uint8, (len(lengths), heads, 128))
-        weights = b.library.read(indexer.weights, np.float32, (len(lengths), heads))
+        queries = b.gpu.read(indexer.queries, np.uint8, (len(lengths), heads, 128))
+        weights = b.gpu.read(indexer.weights, np.float32, (len(lengths), heads))
         for r, length in enumerate(lengths):
             mine = page[blocks[r]]
             wanted = oracles.indexer_scores(
@@ -99,9 +99,9 @@ def check_indexer(b: Bench) -> None:
 def check_attention(b: Bench) -> None:
     """Output and log-sum-exp against float64; some rows absent, one request without any."""
     pool_rows = 20_000 if b.full else 300
-    pool = b.library.empty(pool_rows * 656)
-    b.library.run(fill_latent_rows(pool, seed=31))
-    keys = oracles.dequantised(b.library.read(pool, np.uint8, (pool_rows, 656)))
+    pool = b.gpu.empty(pool_rows * 656)
+    b.gpu.run(fill_latent_rows(pool, seed=31))
+    keys = oracles.dequantised(b.gpu.read(pool, np.uint8, (pool_rows, 656)))
     cases = (
         ((64, 2048, 1), (128, 2048, 8), (16, 512, 3), (64, 100, 2))
         if b.full
@@ -112,11 +112,11 @@ def check_attention(b: Bench) -> None:
         rows = np.stack([b.random.permutation(pool_rows)[:k] for _ in range(3)])
         rows[0, b.random.random(k) < 0.3] = -1
         rows[1] = -1
-        attention = Attention(b.library, requests=3, heads=heads, k=k, splits=splits, allocate=b.guarded)
-        b.library.run([attention.op(pool, b.library.put(rows.astype(np.int32)).address)])
+        attention = Attention(b.gpu, requests=3, heads=heads, k=k, splits=splits, allocate=b.guarded)
+        b.gpu.run([attention.op(pool, b.gpu.put(rows.astype(np.int32)).address)])
         output = oracles.from_bf16(b.content(attention.output, np.uint16, (3, heads, 512), what))
         lse = b.content(attention.lse, np.float32, (3, heads), what)
-        queries = oracles.from_bf16(b.library.read(attention.queries, np.uint16, (3, heads, 576)))
+        queries = oracles.from_bf16(b.gpu.read(attention.queries, np.uint16, (3, heads, 576)))
         for r in range(3):
             wanted, wanted_lse = oracles.attention(
                 queries[r], keys[np.maximum(rows[r], 0)], rows[r] >= 0, SCALE

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hisparse_sim.calibration.bench.library import GPU, Library, Memory
+from hisparse_sim.calibration.bench.gpu import GPU, Library, Memory
 
 POISONS = (0xFF, 0xA5)
 """As e4m3, bfloat16 or float: NaN, then a number; as int32: -1, then a large negative one."""
@@ -20,7 +20,7 @@ GUARD_BYTES = 4096
 class Bench:
     """Where a check runs and what it has seen. ``full``: sizes of production, for a GPU."""
 
-    library: Library
+    gpu: Library
     poison: int
     full: bool
     cases: int = 0
@@ -30,17 +30,17 @@ class Bench:
 
     def guarded(self, nbytes: int, space: int = GPU) -> Guarded:
         """Poisoned memory between guard pages."""
-        whole = self.library.empty(nbytes + 2 * GUARD_BYTES, space)
-        self.library.set(whole, self.poison)
+        whole = self.gpu.empty(nbytes + 2 * GUARD_BYTES, space)
+        self.gpu.set(whole, self.poison)
         return Guarded(whole)
 
     def content(self, memory: Memory, dtype: Any, shape: tuple[int, ...], what: str) -> NDArray[Any]:
         """What guarded memory holds, after a look at its guard pages."""
         assert isinstance(memory, Guarded)
         for offset in (0, GUARD_BYTES + memory.nbytes):
-            guard = self.library.read(memory.whole, np.uint8, GUARD_BYTES, offset)
+            guard = self.gpu.read(memory.whole, np.uint8, GUARD_BYTES, offset)
             self.same(guard, self.poisoned((GUARD_BYTES,), np.uint8), f"{what}, guard page")
-        return self.library.read(memory, dtype, shape)
+        return self.gpu.read(memory, dtype, shape)
 
     def poisoned(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """What untouched memory reads as."""

@@ -13,7 +13,7 @@ from hisparse_sim.calibration.bench import benchmarks, worker
 from hisparse_sim.calibration.bench.abi import op
 from hisparse_sim.calibration.bench.benchmarks import Group
 from hisparse_sim.calibration.bench.benchmarks.link import launches
-from hisparse_sim.calibration.bench.library import HOST, GpuError, Library
+from hisparse_sim.calibration.bench.gpu import HOST, GpuError, Library
 from hisparse_sim.calibration.bench.operations import copy, copy_batch
 
 MICRO = 1e-6
