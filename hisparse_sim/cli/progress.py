@@ -1,4 +1,4 @@
-"""How far a simulation is, on a terminal."""
+"""How far a simulation is, or the reading of a workload, on a terminal."""
 
 from __future__ import annotations
 
@@ -49,3 +49,18 @@ def progress_bar() -> Iterator[Callable[[float, int, int | None], None] | None]:
             )
 
         yield progress
+
+
+@contextmanager
+def request_counter(what: str) -> Iterator[Callable[[int], None] | None]:
+    """How many requests were read, on a terminal; nothing in a pipe."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what)
+        yield lambda requests: bar.update(task, description=f"{what}: {requests:,} requests")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hisparse_sim.cli import flags, trace_flags
+from hisparse_sim.cli.progress import request_counter
 from hisparse_sim.errors import InputError
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ def _do(action: str, spec: WorkloadSpec, seed: int, source: str, out: Path | Non
         from hisparse_sim.workload.facts import Facts
         from hisparse_sim.workload.make import make_workload
 
-        facts = Facts.of(make_workload(spec, seed, check=False))
+        with request_counter(f"reading {Path(source).name}") as progress:
+            facts = Facts.of(make_workload(spec, seed, check=False), progress)
         facts.notes += _limited(spec)
         if action == "plot":
             _plot(facts, out or Path("workload"), Path(source).name)
@@ -186,7 +188,9 @@ def _save(spec: WorkloadSpec, seed: int, source: str, out: Path | None) -> None:
     if out is None:
         raise InputError("missing; name a .jsonl, .jsonl.gz or .parquet file", where="--out")
     workload = make_workload(spec, seed, check=False)
-    count = save(workload, out, about={"source": Path(source).name, "seed": seed})
+    about = {"source": Path(source).name, "seed": seed}
+    with request_counter(f"writing {out.name}") as progress:
+        count = save(workload, out, about=about, progress=progress)
     for note in [*workload.notes, *_limited(spec)]:
         print(f"note: {note}", file=sys.stderr)
     print(f"{count:,} requests: {out}", file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -52,16 +53,23 @@ class Facts:
         self._timed = True
 
     @classmethod
-    def of(cls, workload: Workload) -> Facts:
-        """Of all of a workload. Raises InputError where a trace that was not checked is wrong."""
+    def of(cls, workload: Workload, progress: Callable[[int], None] | None = None) -> Facts:
+        """Of all of a workload; ``progress`` is told how many requests were counted, now and then.
+
+        Raises InputError where a trace that was not checked is wrong.
+        """
+        told = progress or (lambda requests: None)
         facts = cls(workload.concurrency)
         if isinstance(workload, FlatTrace) and workload.in_batches:
             block_tokens = workload.layout.format.block_tokens if workload.layout else None
             for batch in workload.batches():
                 facts.add_batch(batch, block_tokens)
+                told(facts.prompt_tokens.count)
         else:
             for session in workload.sessions():
                 facts.add(session)
+                if not facts._asked:
+                    told(facts.prompt_tokens.count)
         facts.close()
         facts.notes = list(workload.notes)
         return facts

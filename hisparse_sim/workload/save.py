@@ -30,11 +30,18 @@ from hisparse_sim.workload.traces.parquet import META
 _ROWS = 8192
 
 
-def save(workload: Workload, path: Path, *, about: Mapping[str, Any] | None = None) -> int:
+def save(
+    workload: Workload,
+    path: Path,
+    *,
+    about: Mapping[str, Any] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> int:
     """Write ``workload`` to a .jsonl, .jsonl.gz or .parquet file; the number of requests.
 
-    ``about``: what else the file should say of where it comes from. The same workload gives the same
-    bytes. The file appears when it is whole. Raises InputError.
+    ``about``: what else the file should say of where it comes from. ``progress`` is told how many requests
+    were written, now and then. The same workload gives the same bytes. The file appears when it is whole.
+    Raises InputError.
     """
     head = {"format": PLAIN_HEADER, "concurrency": workload.concurrency} | dict(about or {})
     name = path.name.lower()
@@ -45,14 +52,18 @@ def save(workload: Workload, path: Path, *, about: Mapping[str, Any] | None = No
     else:
         raise InputError("is not a name that ends in .jsonl, .jsonl.gz or .parquet", where=f"--out {path}")
     try:
-        return _whole(path, lambda file: write(file, head, _rows(workload)))
+        return _whole(path, lambda file: write(file, head, _rows(workload, progress)))
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror or error}", where=f"--out {path}") from None
 
 
-def _rows(workload: Workload) -> Iterator[dict[str, Any]]:
+def _rows(workload: Workload, progress: Callable[[int], None] | None) -> Iterator[dict[str, Any]]:
+    count = 0
     for session in workload.sessions():
         yield from _session_rows(session)
+        before, count = count, count + len(session.requests)
+        if progress is not None and count // _ROWS > before // _ROWS:
+            progress(count)
 
 
 def _session_rows(session: Session) -> Iterator[dict[str, Any]]:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -138,3 +142,40 @@ def test_pictures_are_drawn_and_the_same_each_time(
         assert (tmp_path / f"one{suffix}").read_bytes() == (tmp_path / f"two{suffix}").read_bytes()
     call(capsys, "plot", SCENARIO, "--out", str(tmp_path / "closed.png"))
     assert (tmp_path / "closed.png").stat().st_size > 10_000
+
+
+@pytest.mark.skipif(os.name != "posix", reason="terminals are POSIX ones")
+@pytest.mark.parametrize(("action", "said"), [("describe", b"reading t.jsonl"), ("save", b"writing w.jsonl")])
+def test_a_terminal_sees_how_many_requests_were_read(tmp_path: Path, action: str, said: bytes) -> None:
+    path = trace(tmp_path, tuple(range(9_000)))
+    out = ("--out", str(tmp_path / "w.jsonl")) if action == "save" else ()
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "from hisparse_sim.cli.main import main; main()",
+            "workload",
+            action,
+            path,
+            *out,
+        ],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "100"},
+    )
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            more = os.read(ours, 65536)
+        except OSError:  # Linux says so when the other side is closed
+            break
+        if not more:
+            break
+        shown += more
+    os.close(ours)
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert said in shown and b" requests" in shown
+    assert said not in printed

@@ -381,6 +381,13 @@ def test_the_bound_is_that_of_a_cache_without_a_limit() -> None:
     assert [hit([1, 2], 130), hit([1, 2, 3], 200), hit([1, 2, 3], 192), hit([1, 9], 130)] == [0, 128, 191, 64]
 
 
+def test_how_many_were_counted_is_told_now_and_then() -> None:
+    told: list[int] = []
+    workload = make_workload(AgenticCodingSpec(sessions=300, concurrency=2), 0)
+    facts = Facts.of(workload, told.append)
+    assert len(told) > 2 and told == sorted(told) and told[-1] <= facts.prompt_tokens.count
+
+
 @pytest.mark.parametrize("ramp_up_s", [0, 60])
 def test_a_closed_loop_has_no_times_of_arrival(ramp_up_s: float) -> None:
     facts = describe(make_workload(AgenticCodingSpec(sessions=5, concurrency=2, ramp_up_s=ramp_up_s), 0))

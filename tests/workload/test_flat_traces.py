@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hisparse_sim.errors import InputError
@@ -398,6 +399,11 @@ def test_mooncake_conversation_has_its_published_facts() -> None:
     assert round(facts["output_tokens"]["mean"]) == 343
     assert facts["block_hit_bound"] == pytest.approx(0.366, abs=0.0005)
     assert facts["sessions_per_s"] == pytest.approx(3.40, abs=0.005)
+    assert round(facts["last_arrival_s"] / 60) == 59
+    prompts = np.array([p for _, p, _ in sent(SHARED / "traces" / "mooncake_conversation.jsonl")])
+    # 32k and 65k may be thousands or powers of two.
+    assert np.mean(prompts > 32_768) <= 0.0695 and np.mean(prompts > 32_000) >= 0.0685
+    assert np.mean(prompts > 65_536) <= 0.0215 and np.mean(prompts > 65_000) >= 0.0205
 
 
 @needs_traces
