@@ -118,6 +118,19 @@ class Sealed(Request):
         self._end = value
 
 
+def sealed(decide: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, while the true lengths of ``Sealed`` requests must not be looked at."""
+
+    def deciding(*args: Any) -> Any:
+        Sealed.deciding = True
+        try:
+            return decide(*args)
+        finally:
+            Sealed.deciding = False
+
+    return deciding
+
+
 def lengths(asked: dict[str, Any], draws: list[float]) -> list[int]:
     """True output lengths within what was allowed: ``output_len`` is the client's limit."""
     limits = [r["output_len"] for r in asked["requests"]]
@@ -147,16 +160,9 @@ def test_no_decision_looks_at_how_long_an_output_will_be(kind, seed, shares):
         replay = Replay(asked, version=version)
         # The cohort must know when to let a request go; that it decides nothing is a law of its own.
         replay.scheduler.config = replace(replay.scheduler.config, cohort=False)
-        schedule = replay.scheduler.schedule
-
-        def sealed() -> Decision:
-            Sealed.deciding = True
-            try:
-                return schedule()
-            finally:
-                Sealed.deciding = False
-
-        replay.scheduler.schedule = sealed
+        scheduler = replay.scheduler
+        scheduler.schedule = sealed(scheduler.schedule)
+        scheduler.add = sealed(scheduler.add)
         for (_, request), output in zip(replay.arrivals, lengths(asked, shares), strict=True):
             assert isinstance(request, Sealed)
             request.end_tokens = min(request.end_tokens, request.prompt_tokens + output)
