@@ -10,159 +10,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from collections.abc import Iterable
+from typing import cast
 
-from hisparse_sim.memory.base import Hit
 from hisparse_sim.scheduler.cohort import Cohort
 from hisparse_sim.scheduler.config import SchedulerConfig
+from hisparse_sim.scheduler.decision import Decision, in_order
+from hisparse_sim.scheduler.protocols import LoadingMemory, Memory
 from hisparse_sim.scheduler.queue import FcfsQueue, PriorityQueue, WaitingQueue, urgency
 from hisparse_sim.scheduler.request import Request, Status
-
-
-class Memory(Protocol):
-    """What the scheduler asks of the memory behind it: ``ResidentMemory`` or ``HiSparseMemory``."""
-
-    def shortage(self, request: Request) -> str:
-        """What a waiting request would lack even if nothing of it were cached; empty: nothing."""
-
-    @property
-    def refusal(self) -> str:
-        """What the last refused request lacked."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether transfers are under way that need further steps."""
-
-    def expect(self, request: Request) -> None:
-        """A request arrives."""
-
-    def lookup(self, request: Request) -> Hit | None:
-        """The prefix of a waiting request; None: it cannot be tried in this step."""
-
-    def admit(self, request: Request, hit: Hit, tokens: int, *, others_running: bool) -> bool:
-        """Reserve what the first step needs; False: the queue waits."""
-
-    def extend(self, request: Request, tokens: int) -> bool:
-        """Reserve blocks for a running request's next tokens."""
-
-    def may_preempt(self, victim: Request) -> bool:
-        """Whether the memory can let go of a request now."""
-
-    def reclaim_pending(self) -> bool:
-        """Whether a failing request should wait for blocks on their way back instead of preempting."""
-
-    def release(self, request: Request, *, finished: bool) -> None:
-        """Give back what a request holds."""
-
-    def settle(self, scheduled: Mapping[Any, int], step: int) -> None:
-        """The work at the end of a step, before its tokens count as computed.
-
-        ``scheduled``: tokens of each request that may need any, in schedule order.
-        """
-
-    def returned(self, request: Request, known_tokens: int) -> None:
-        """A batch of a running request has come back (asynchronous scheduling)."""
-
-    def complete(self, step: int) -> int:
-        """Take note of the transfers that are reported with ``step``."""
-
-    # -- requests that ride in the cohort: up to ``quiet_until`` tokens they decode one a step, unseen
-
-    @property
-    def pressed(self) -> bool:
-        """Whether free blocks are so few that ``quiet_while_free`` requests are quiet no longer."""
-
-    def ride(self, request: Request) -> bool:
-        """From this step on a request decodes one token a step; False: it may not yet."""
-
-    def alight(self, request: Request) -> None:
-        """It does not any more; ``computed`` and ``in_flight`` are up to date."""
-
-    def covers(self, wants: Collection[tuple[Request, int]]) -> bool:
-        """Whether the free blocks suffice for all that ride and for ``wants``, tokens of others.
-
-        All that want some may yet join those that ride.
-        """
-
-    def grow(self, steps: int) -> None:
-        """So many steps of those that ride: take the blocks that they need."""
-
-    def free_after(self, steps: int) -> list[int]:
-        """GPU blocks free after each of the next steps, at most ``steps``, for which they suffice."""
-
-
-class LoadingMemory(Memory, Protocol):
-    """A memory whose hits may have to be loaded first: ``OffloadMemory``."""
-
-    def load(self, request: Request, hit: Hit, prefilling: list[Request], *, others_running: bool) -> bool:
-        """Reserve blocks for, and start, an asynchronous load; False: the queue waits."""
-
-    def loaded(self, request: Request) -> bool:
-        """Whether the load has arrived; if so its blocks count as cached from now on."""
-
-    def readmit(self, request: Request, tokens: int, *, others_running: bool) -> bool:
-        """Admit a request whose load has arrived; False: it keeps its blocks and its place."""
-
-
-@dataclass(slots=True)
-class Decision:
-    """What one scheduling step decided."""
-
-    step: int
-    scheduled: dict[Request, int] = field(default_factory=dict)
-    """Tokens of each request, in schedule order; those that ride in the cohort apart."""
-    riders: int = 0
-    """Requests that ride in the cohort; each decodes one token."""
-    rider_tokens: int = 0
-    """Tokens that they had computed before, together."""
-    joined: list[Request] = field(default_factory=list)
-    """Requests that ride from this step on."""
-    left: list[Request] = field(default_factory=list)
-    """Requests that rode until now."""
-    admitted: list[Request] = field(default_factory=list)
-    resumed: list[Request] = field(default_factory=list)
-    preempted: list[Request] = field(default_factory=list)
-    given_up: list[Request] = field(default_factory=list)
-    """Preempted and not put back: see ``SchedulerConfig.give_up_after``."""
-    dropped_tokens: int = 0
-    """Computed tokens that the preempted requests lost (those they find again are counted too)."""
-    past: dict[Request, int] = field(default_factory=dict)
-    """Tokens computed before this step, of each scheduled request."""
-    epochs: dict[Request, tuple[int, bool]] = field(default_factory=dict)
-    """Epoch of each scheduled request, and whether the step samples a token for it."""
-    running: int = 0
-    waiting: int = 0
-    short_of: str = ""
-    """Why the waiting queue did not empty: tokens, places, GPU blocks, host blocks, loads."""
-    hits: dict[Request, Hit] = field(default_factory=dict)
-    """Prefix of each request that was admitted or began to load."""
-    lookups: list[tuple[Request, Hit]] = field(default_factory=list)
-    """Prefix of each waiting request that was tried."""
-
-    def __bool__(self) -> bool:
-        return bool(self.scheduled or self.riders)
-
-    def whole(self, running: list[Request]) -> dict[Request, int]:
-        """Tokens of every scheduled request, if ``running`` still is as the decision left it."""
-        if not self.riders:
-            return self.scheduled
-        each = {r: 1 if r.joined >= 0 else self.scheduled.get(r, 0) for r in running}
-        return {r: n for r, n in each.items() if n}
-
-    def names(self, request: Request, past: int) -> None:
-        """A request that rode in this step counts on its own again."""
-        self.riders -= 1
-        self.rider_tokens -= past
-        self.scheduled[request] = 1
-        self.past[request] = past
-        self.epochs[request] = request.epoch, True
-        self.scheduled = _in_order(self.scheduled)
-
-
-def _in_order(scheduled: dict[Request, int]) -> dict[Request, int]:
-    return dict(sorted(scheduled.items(), key=lambda item: item[0].order))
 
 
 def _order(request: Request) -> int:
@@ -292,7 +148,7 @@ class Scheduler:
         request.quiet_until = 0
         for ago, batch in enumerate(reversed(self.flying), start=1):
             if self.cohort.steps - ago >= joined:
-                batch.names(request, request.computed - ago)
+                batch.single_out(request, request.computed - ago)
         if self.config.async_scheduling:
             request.placeholders = request.batches = flying
             request.in_flight = sum(batch.scheduled[request] for batch in self.flying)
@@ -327,7 +183,7 @@ class Scheduler:
         self._disband(wary, decision)
         decision.scheduled.update(dict.fromkeys(wary, 1))
         self._acting.update(dict.fromkeys(wary, 1))
-        decision.scheduled, self._acting = _in_order(decision.scheduled), _in_order(self._acting)
+        decision.scheduled, self._acting = in_order(decision.scheduled), in_order(self._acting)
 
     def quiet_steps(self) -> int:
         """Steps for which ``schedule`` would schedule one token of each running request, and nothing else.

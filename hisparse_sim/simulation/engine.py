@@ -16,8 +16,8 @@ from hisparse_sim.memory.content import ContentIndex
 from hisparse_sim.memory.offload import Job, OffloadMemory
 from hisparse_sim.memory.residency import HiSparseMemory
 from hisparse_sim.memory.residency_v030 import HiSparseMemoryV030
+from hisparse_sim.scheduler.decision import Decision
 from hisparse_sim.scheduler.request import Request
-from hisparse_sim.scheduler.step import Decision
 from hisparse_sim.simulation.jump import jump
 from hisparse_sim.simulation.links import D2H, H2D, HostLink
 from hisparse_sim.simulation.lookups import UNIT, Lookups, lookups

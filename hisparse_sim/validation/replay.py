@@ -19,8 +19,9 @@ from hisparse_sim.memory.residency import ACTIVE_TAIL_PAGES, HiSparseMemory, HiS
 from hisparse_sim.memory.residency_v030 import HiSparseMemoryV030
 from hisparse_sim.memory.resident import ResidentMemory, ResidentSizes
 from hisparse_sim.scheduler.config import SchedulerConfig
+from hisparse_sim.scheduler.decision import Decision
 from hisparse_sim.scheduler.request import Request
-from hisparse_sim.scheduler.step import Decision, Scheduler
+from hisparse_sim.scheduler.step import Scheduler
 from hisparse_sim.validation.trace_files import TracedEngine, TracedModel
 
 

@@ -15,7 +15,7 @@ from bench.repeats import alternate, spread
 from bench.setup import Setup, Skip
 
 if TYPE_CHECKING:
-    from hisparse_sim.scheduler.step import Decision
+    from hisparse_sim.scheduler.decision import Decision
 
 NAME = "scheduler"
 ABOUT = """\

@@ -18,8 +18,9 @@ from random_scenarios import KINDS, drawn, pages, scenario, steps
 
 from hisparse_sim.memory.residency import HiSparseMemory
 from hisparse_sim.memory.resident import ResidentMemory
+from hisparse_sim.scheduler.decision import Decision
 from hisparse_sim.scheduler.request import Request, Status
-from hisparse_sim.scheduler.step import Decision, Scheduler
+from hisparse_sim.scheduler.step import Scheduler
 from hisparse_sim.validation.replay import Replay
 
 SEEDS = st.integers(0, 2**32)

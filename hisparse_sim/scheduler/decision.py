@@ -1,0 +1,67 @@
+"""What one scheduling step decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hisparse_sim.memory.base import Hit
+from hisparse_sim.scheduler.request import Request
+
+
+@dataclass(slots=True)
+class Decision:
+    """What one scheduling step decided."""
+
+    step: int
+    scheduled: dict[Request, int] = field(default_factory=dict)
+    """Tokens of each request, in schedule order; those that ride in the cohort apart."""
+    riders: int = 0
+    """Requests that ride in the cohort; each decodes one token."""
+    rider_tokens: int = 0
+    """Tokens that they had computed before, together."""
+    joined: list[Request] = field(default_factory=list)
+    """Requests that ride from this step on."""
+    left: list[Request] = field(default_factory=list)
+    """Requests that rode until now."""
+    admitted: list[Request] = field(default_factory=list)
+    resumed: list[Request] = field(default_factory=list)
+    preempted: list[Request] = field(default_factory=list)
+    given_up: list[Request] = field(default_factory=list)
+    """Preempted and not put back: see ``SchedulerConfig.give_up_after``."""
+    dropped_tokens: int = 0
+    """Computed tokens that the preempted requests lost (those they find again are counted too)."""
+    past: dict[Request, int] = field(default_factory=dict)
+    """Tokens computed before this step, of each scheduled request."""
+    epochs: dict[Request, tuple[int, bool]] = field(default_factory=dict)
+    """Epoch of each scheduled request, and whether the step samples a token for it."""
+    running: int = 0
+    waiting: int = 0
+    short_of: str = ""
+    """Why the waiting queue did not empty: tokens, places, GPU blocks, host blocks, loads."""
+    hits: dict[Request, Hit] = field(default_factory=dict)
+    """Prefix of each request that was admitted or began to load."""
+    lookups: list[tuple[Request, Hit]] = field(default_factory=list)
+    """Prefix of each waiting request that was tried."""
+
+    def __bool__(self) -> bool:
+        return bool(self.scheduled or self.riders)
+
+    def whole(self, running: list[Request]) -> dict[Request, int]:
+        """Tokens of every scheduled request, if ``running`` still is as the decision left it."""
+        if not self.riders:
+            return self.scheduled
+        each = {r: 1 if r.joined >= 0 else self.scheduled.get(r, 0) for r in running}
+        return {r: n for r, n in each.items() if n}
+
+    def single_out(self, request: Request, past: int) -> None:
+        """A request that rode in this step counts on its own again."""
+        self.riders -= 1
+        self.rider_tokens -= past
+        self.scheduled[request] = 1
+        self.past[request] = past
+        self.epochs[request] = request.epoch, True
+        self.scheduled = in_order(self.scheduled)
+
+
+def in_order(scheduled: dict[Request, int]) -> dict[Request, int]:
+    return dict(sorted(scheduled.items(), key=lambda item: item[0].order))
