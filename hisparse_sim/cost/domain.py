@@ -71,9 +71,9 @@ class Outside:
         self.count = 0
         self._batch = self._context = self._pairs = self._tokens = self._past = 0.0
 
-    def note(self, batch: int, context_tokens: int, tokens: int, past: int) -> None:
-        """A step outside; called for each, so it keeps maxima and nothing else."""
-        self.count += 1
+    def note(self, batch: int, context_tokens: int, tokens: int, past: int, steps: int = 1) -> None:
+        """A step outside, or the furthest of several: called so often that it keeps maxima alone."""
+        self.count += steps
         if batch:
             if context_tokens > self._context * batch:
                 self._context = context_tokens / batch

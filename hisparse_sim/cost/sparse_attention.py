@@ -12,10 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from hisparse_sim.cost.domain import Domain
 from hisparse_sim.cost.forms import PiecewiseLinear
 from hisparse_sim.cost.prefill_form import PREFILL_WORK, Thresholds, thresholds
 from hisparse_sim.cost.profile import Profile, Term
+from hisparse_sim.cost.work import Floats, Ints
 from hisparse_sim.scenario.model import ModelSpec
 
 FAMILIES = {(6144, 32): "glm", (7168, 64): "deepseek"}
@@ -103,6 +106,16 @@ class SparseAttention:
         if context_tokens > topk:
             return cost + self._reach_s * topk + self._topk_s
         return cost + self._reach_s * context_tokens
+
+    def decodes_s(self, batch: int, context_tokens: Ints) -> Floats:
+        """``decode_s`` of each of several steps, to the last bit."""
+        topk = self._topk
+        cost = self._rows(batch) + self._context_s * context_tokens.astype(np.float64)
+        cost += self._selected_s * np.minimum(context_tokens, batch * topk)
+        long = context_tokens > topk
+        cost += self._reach_s * np.where(long, topk, context_tokens)
+        cost += np.where(long, self._topk_s, 0.0)
+        return cost
 
     def prefill_s(self, prefills: Sequence[tuple[int, int]]) -> float:
         """All layers for the step's (new, past) chunks, which share one call a layer."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from hisparse_sim.cost.dense_attention import DenseAttention
 from hisparse_sim.cost.domain import Domain, Limit, Outside
 from hisparse_sim.cost.experts import Exchange, Experts
@@ -13,7 +15,7 @@ from hisparse_sim.cost.profile import Profile
 from hisparse_sim.cost.sparse_attention import SparseAttention
 from hisparse_sim.cost.term import GRADE_UNCERTAINTY, Term
 from hisparse_sim.cost.tiers import NOTHING, Tiers
-from hisparse_sim.cost.work import StepCost, StepWork
+from hisparse_sim.cost.work import Floats, Ints, StepCost, StepWork
 from hisparse_sim.memory.layout import kv_layout, require_hisparse, tensor_parallel
 from hisparse_sim.scenario.engine import EngineSpec
 from hisparse_sim.scenario.model import ModelSpec
@@ -173,6 +175,32 @@ class StepCostModel:
             tier.lookups_rows,
         )
 
+    def decodes(self, work: StepWork, context_tokens: Ints) -> Floats:
+        """``step`` of ``work`` with each of these contexts instead of its own, to the last bit.
+
+        ``work`` only decodes. Returns (steps, fields of ``StepCost``); counts nothing as outside.
+        """
+        counted, self.outside = self.outside, Outside(self.outside.domain)
+        first = self.step(work)
+        self.outside = counted
+        costs = np.empty((len(context_tokens), len(first)))
+        costs[:] = first
+        costs[:, _ATTENTION] = self.attention.decodes_s(work.decode_requests, context_tokens)
+        if self._tiers is not None:
+            busy = np.add.accumulate(costs[:, :_MIRROR], axis=1)[:, -1]
+            copying = self._tiers.copying_s(first.h2d_bytes, first.d2h_bytes)
+            costs[:, _MIRROR] = np.maximum(0.0, copying - busy)
+        return costs
+
+    def note_decodes(self, work: StepWork, context_tokens: Ints) -> None:
+        """Steps priced by ``decodes`` are taken: count those that lie outside; contexts rise."""
+        batch = work.decode_requests
+        most = min(batch * self._most_context, self._most_pairs)
+        always = self._always or batch > min(self._most_batch, self._most_tokens)
+        outside = len(context_tokens) if always else int(np.count_nonzero(context_tokens > most))
+        if outside:
+            self.outside.note(batch, int(context_tokens[-1]), batch, 0, steps=outside)
+
     def _by_tokens(self, tokens: int) -> tuple[float, float, float]:
         """Experts, dense layers and exchange of ``tokens``, which depend on nothing else; remembered."""
         matrices = self._machine.matrices_s
@@ -256,6 +284,7 @@ class StepCostModel:
 
 
 UNBOUNDED = Domain()
+_ATTENTION, _MIRROR = StepCost._fields.index("attention_s"), StepCost._fields.index("mirror_s")
 _REMEMBERED = 65_536
 """Token counts whose prices are kept; a step's budget is rarely as large."""
 

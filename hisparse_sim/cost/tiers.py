@@ -92,6 +92,13 @@ class Tiers:
         busy = max(misses * self._gather_s, misses_max * self._block_gather_s / blocks)
         return busy + self.link.gather_base_s if busy else 0.0
 
+    def copying_s(self, h2d_bytes: float, d2h_bytes: float) -> float:
+        """What the mirror's copy takes while rows come the other way."""
+        if not d2h_bytes:
+            return 0.0
+        both = (d2h_bytes + h2d_bytes) / self.link.both_ways_bytes_per_s
+        return max(d2h_bytes / self.link.d2h_bytes_per_s, both)
+
     def step(self, work: StepWork, compute_s: float, follower_s: float) -> TierCost:
         """Cost of a step whose compute takes ``compute_s``; ``follower_s``: one follower layer's."""
         resolve = gather = 0.0
@@ -111,14 +118,11 @@ class Tiers:
         h2d = misses * self._layers * self._line_row_bytes + staged
         d2h = float(work.mirrored_tokens * self._layers * self._row_bytes)
         busy = compute_s + resolve + gather + staging
-        copying = max(
-            d2h / self.link.d2h_bytes_per_s, (d2h + h2d) / self.link.both_ways_bytes_per_s if d2h else 0.0
-        )
         return TierCost(
             resolve_s=resolve,
             gather_s=gather,
             staging_s=staging,
-            mirror_s=max(0.0, copying - busy),
+            mirror_s=max(0.0, self.copying_s(h2d, d2h) - busy),
             h2d_bytes=h2d,
             d2h_bytes=d2h,
             misses_rows=misses * self._layers,

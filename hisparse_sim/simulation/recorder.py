@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import add
 
-from hisparse_sim.cost.work import StepCost
+import numpy as np
+
+from hisparse_sim.cost.work import Floats, StepCost, totals_s
 
 
 @dataclass(slots=True)
@@ -71,6 +73,20 @@ class StepRow:
     hot_blocks: int = 0
     """Blocks of running requests' hot buffers."""
 
+    def go_on(self, steps: int, end_s: float, h2d_bytes: Floats | float, d2h_bytes: Floats | float) -> None:
+        """So many steps more, of the same kind; bytes are of one, or of each."""
+        self.last_step += steps
+        self.end_s = end_s
+        self.h2d_bytes = added(self.h2d_bytes, h2d_bytes)
+        self.d2h_bytes = added(self.d2h_bytes, d2h_bytes)
+
+
+def added(total: float, values: Floats | float) -> float:
+    """``total`` and the values, added one after the other: to the last bit as single steps add them."""
+    if not isinstance(values, np.ndarray):
+        return total + values
+    return float(np.add.accumulate(np.concatenate(((total,), values)))[-1])
+
 
 @dataclass(slots=True)
 class Recorder:
@@ -86,8 +102,8 @@ class Recorder:
     The engine counts when it schedules, so a request that arrives during a step is seen after it.
     Waiting includes requests that load from an offload tier, as in ``vllm:num_requests_waiting``.
     """
-    gaps: dict[float, int] = field(default_factory=dict)
-    """Inter-token latencies in seconds, to the microsecond, with their counts."""
+    gaps: dict[int, int] = field(default_factory=dict)
+    """Inter-token latencies in microseconds, with their counts."""
     returned_s: float = 0.0
     """When the last batch came back."""
     _longest: list[tuple[int, float]] = field(default_factory=list)
@@ -157,10 +173,7 @@ class Recorder:
             and last.preemptions == row.preemptions == 0
             and row.start_s == last.end_s
         ):
-            last.last_step = row.last_step
-            last.end_s = row.end_s
-            last.h2d_bytes += row.h2d_bytes
-            last.d2h_bytes += row.d2h_bytes
+            last.go_on(1, row.end_s, row.h2d_bytes, row.d2h_bytes)
         else:
             self.rows.append(row)
 
@@ -172,6 +185,14 @@ class Recorder:
         stall = seconds - cost.total_s
         if stall > _ROUNDING_S:
             self.link_s += stall
+
+    def pay_each(self, costs: Floats, seconds: Floats) -> None:
+        """Count several steps: their costs, one row each with the fields of ``StepCost``, and times."""
+        self.steps += len(costs)
+        self.busy_s = added(self.busy_s, seconds)
+        self.cost = StepCost(*np.add.accumulate(np.vstack((self.cost, costs)))[-1].tolist())
+        stalls = seconds - totals_s(costs)
+        self.link_s = added(self.link_s, stalls[stalls > _ROUNDING_S])
 
     def tokens(self, now: float, records: Iterable[RequestRecord], riders: int = 0) -> None:
         """Each of these requests, and ``riders`` that ride in the cohort, has a token more."""
@@ -215,9 +236,16 @@ class Recorder:
     def gap(self, seconds: float, count: int = 1) -> None:
         """``count`` tokens came ``seconds`` after the one before."""
         self.gaps_s += seconds * count
-        seconds = round(seconds, 6)
+        gaps, us = self.gaps, int(seconds * 1e6 + 0.5)
+        gaps[us] = gaps.get(us, 0) + count
+
+    def gap_each(self, seconds: Floats, count: int) -> None:
+        """``count`` tokens came after each of these gaps."""
+        self.gaps_s = added(self.gaps_s, seconds * count)
         gaps = self.gaps
-        gaps[seconds] = gaps.get(seconds, 0) + count
+        each, times = np.unique((seconds * 1e6 + 0.5).astype(np.int64), return_counts=True)
+        for us, n in zip(each.tolist(), times.tolist(), strict=True):
+            gaps[us] = gaps.get(us, 0) + n * count
 
 
 _ROUNDING_S = 1e-6

@@ -97,18 +97,18 @@ def spread(values: Iterable[float | None]) -> dict[str, float | None]:
     return {"mean": float(found.mean()), **{name: float(value) for name, value in points}}
 
 
-def spread_of_counts(counts: dict[float, int], total: float) -> dict[str, float | None]:
-    """The same of values with how often each came, and their exact sum.
+def spread_of_counts(counts_us: dict[int, int], total_s: float) -> dict[str, float | None]:
+    """The same of times in microseconds with how often each came, and their exact sum.
 
     A percentile is the smallest value with that share at or below it.
     """
-    if not counts:
+    if not counts_us:
         return spread(())
-    values = np.array(sorted(counts))
-    below = np.cumsum([counts[v] for v in values.tolist()])
-    result: dict[str, float | None] = {"mean": total / int(below[-1])}
+    values = np.array(sorted(counts_us))
+    below = np.cumsum([counts_us[v] for v in values.tolist()])
+    result: dict[str, float | None] = {"mean": total_s / int(below[-1])}
     for name, q in _POINTS.items():
-        result[name] = float(values[np.searchsorted(below, q * below[-1])])
+        result[name] = float(values[np.searchsorted(below, q * below[-1])]) / 1e6
     return result
 
 

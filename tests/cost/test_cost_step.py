@@ -14,7 +14,7 @@ from hisparse_sim.cost.domain import Domain, Outside
 from hisparse_sim.cost.profile import load_profile
 from hisparse_sim.cost.sparse_attention import SparseAttention
 from hisparse_sim.cost.step import StepCostModel
-from hisparse_sim.cost.work import StepWork
+from hisparse_sim.cost.work import StepWork, totals_s
 from hisparse_sim.errors import UnsupportedModel
 from hisparse_sim.scenario.engine import EngineSpec
 from hisparse_sim.scenario.loader import load_model, load_node
@@ -35,6 +35,35 @@ def prompt_s(model: StepCostModel, tokens: int, *, past: int = 0, budget: int = 
         parts += np.array(model.step(StepWork(prefills=((new, past),), sampled=1))[:10])
         past, tokens = past + new, tokens - new
     return parts
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    name=st.sampled_from(["glm-5.3", "llama-3.1-8b", "kimi-k2"]),
+    hisparse=st.booleans(),
+    batch=st.integers(1, 300),
+    context=st.integers(1, 400_000_000),
+    rows=st.sampled_from([0.0, 1.5, 40_000.0]),
+    steps=st.integers(1, 40),
+)
+def test_decodes_priced_together_cost_what_each_alone_does_to_the_last_bit(
+    name: str, hisparse: bool, batch: int, context: int, rows: float, steps: int
+) -> None:
+    hisparse = hisparse and name == "glm-5.3"
+    model = cost_model(name, **({"mode": "hisparse"} if hisparse else {}))
+    work = StepWork(batch, context, sampled=batch)
+    if hisparse:
+        work = work._replace(lookup_rows=rows, lookup_rows_max=rows / 2, mirrored_tokens=batch)
+    contexts = context + batch * np.arange(steps)
+    model.outside = Outside(model.outside.domain)
+    each = [model.step(work._replace(decode_context_tokens=int(c))) for c in contexts]
+    one_by_one, model.outside = model.outside, Outside(model.outside.domain)
+    costs = model.decodes(work, contexts)
+    model.note_decodes(work, contexts)
+    assert costs.tolist() == [list(cost) for cost in each]
+    assert totals_s(costs).tolist() == [cost.total_s for cost in each]
+    assert model.outside.count == one_by_one.count
+    assert model.outside.furthest == one_by_one.furthest
 
 
 # Published figures; nothing in the profile was fitted to any of them.
