@@ -7,6 +7,7 @@ run gives the same bytes.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from hisparse_sim.simulation.arrow import lists, numbers, strings
 from hisparse_sim.simulation.recorder import RequestRecord, StepRow
 from hisparse_sim.simulation.served import e2e_s, tpot_s, ttft_s
 
@@ -68,14 +70,17 @@ class StepLog:
         return np.concatenate([piece[name] for piece in self.pieces()])
 
 
-def step_tables(steps: StepLog) -> Iterator[pa.Table]:
+def step_batches(steps: StepLog) -> Iterator[pa.RecordBatch]:
     """``steps.parquet``, piece by piece."""
     import pyarrow as pa
 
     for piece in steps.pieces():
-        table = pa.table(piece)
-        count = pa.array(piece["last_step"] - piece["first_step"] + 1)
-        yield table.add_column(table.column_names.index("running"), "steps", count)
+        columns = {}
+        for name, values in piece.items():
+            if name == "running":
+                columns["steps"] = numbers(piece["last_step"] - piece["first_step"] + 1, np.int64)
+            columns[name] = numbers(values, np.float64 if name in _SECONDS_AND_BYTES else np.int64)
+        yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
 REQUEST_COLUMNS: dict[str, tuple[str, Callable[[RequestRecord], Any]]] = {
@@ -104,39 +109,47 @@ REQUEST_COLUMNS: dict[str, tuple[str, Callable[[RequestRecord], Any]]] = {
 """Of ``requests.parquet``: the type in pandas, and the value of a record."""
 
 
-def request_tables(records: Sequence[RequestRecord], under_way: str) -> Iterator[pa.Table]:
+def _for_pandas() -> dict[bytes, bytes]:
+    """Metadata by which pandas reads the types of ``REQUEST_COLUMNS`` again.
+
+    pandas itself would write it, but takes longer to import than a short run. Source: "Storing pandas
+    DataFrame objects in Apache Parquet format" in its developer guide.
+    """
+    columns = [
+        {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": kind, "metadata": None}
+        for name, (kind, _) in REQUEST_COLUMNS.items()
+    ]
+    what = {"index_columns": [], "column_indexes": [], "columns": columns, "pandas_version": "2.0.0"}
+    return {b"pandas": json.dumps(what).encode()}
+
+
+def request_batches(records: Sequence[RequestRecord], under_way: str) -> Iterator[pa.RecordBatch]:
     """``requests.parquet``, piece by piece; ``under_way``: the reason why a request is incomplete."""
-    import pandas as pd
     import pyarrow as pa
 
-    empty = pd.DataFrame({name: pd.Series([], dtype=kind) for name, (kind, _) in REQUEST_COLUMNS.items()})
-    # So that pandas reads its own types again; it is not asked for its Arrow types, which are larger.
-    metadata = pa.Schema.from_pandas(empty, preserve_index=False).metadata
-    types = {
-        "string": pa.string(),
-        "int64": pa.int64(),
-        "Int64": pa.int64(),
-        "float64": pa.float64(),
-        "object": pa.list_(pa.float64()),
+    make: dict[str, tuple[pa.DataType, Callable[[Sequence[Any]], pa.Array]]] = {
+        "string": (pa.string(), strings),
+        "int64": (pa.int64(), lambda values: numbers(values, np.int64)),
+        "Int64": (pa.int64(), lambda values: numbers(values, np.int64)),
+        "float64": (pa.float64(), lambda values: numbers(values, np.float64)),
+        "object": (pa.list_(pa.float64()), lists),
     }
-    schema = pa.schema([(name, types[kind]) for name, (kind, _) in REQUEST_COLUMNS.items()], metadata)
+    fields = [(name, make[kind][0]) for name, (kind, _) in REQUEST_COLUMNS.items()]
+    schema = pa.schema(fields, _for_pandas())
     for start in range(0, max(len(records), 1), PIECE_ROWS):
         piece = records[start : start + PIECE_ROWS]
-        arrays = {
-            name: pa.array(list(map(of, piece)), schema.field(name).type)
-            for name, (_, of) in REQUEST_COLUMNS.items()
-            if name != "reason"
-        }
-        arrays["reason"] = pa.array([under_way if r.status == "incomplete" else r.reason for r in piece])
-        yield pa.table(arrays, schema)
+        columns = {name: list(map(of, piece)) for name, (_, of) in REQUEST_COLUMNS.items()}
+        columns["reason"] = [under_way if r.status == "incomplete" else r.reason for r in piece]
+        arrays = [make[kind][1](columns[name]) for name, (kind, _) in REQUEST_COLUMNS.items()]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def write_tables(path: Path, tables: Iterable[pa.Table]) -> None:
-    """A Parquet file with one row group a table, of which there is at least one."""
+def write_batches(path: Path, batches: Iterable[pa.RecordBatch]) -> None:
+    """A Parquet file with one row group a batch, of which there is at least one."""
     import pyarrow.parquet as pq
 
-    remaining = iter(tables)
+    remaining = iter(batches)
     first = next(remaining)
     with pq.ParquetWriter(path, first.schema) as writer:
-        for table in chain((first,), remaining):
-            writer.write_table(table, row_group_size=PIECE_ROWS)
+        for batch in chain((first,), remaining):
+            writer.write_batch(batch, row_group_size=PIECE_ROWS)

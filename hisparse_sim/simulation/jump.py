@@ -62,6 +62,8 @@ class _Jump:
         """When the GPU is through with what it has been given."""
         self.work = engine.decodes(0)
         self.longest_s = 0.0
+        self.step_s = 0.0
+        """Of the last one."""
         self.done = 0
         self.free: list[int] = []
         """GPU blocks after each step."""
@@ -107,7 +109,8 @@ class _Jump:
         cost = engine.replica.cost.step(self.work)
         if cost.h2d_bytes or cost.d2h_bytes:
             self._moved(cost.h2d_bytes, cost.d2h_bytes)
-        start_s, self.end_s = self.end_s, self.end_s + cost.total_s
+        self.step_s = cost.total_s
+        start_s, self.end_s = self.end_s, self.end_s + self.step_s
         back_cost, back_start_s, self.clock = cost, start_s, self.end_s
         h2d_bytes, d2h_bytes = cost.h2d_bytes, cost.d2h_bytes
         if ahead is not None:
@@ -134,8 +137,7 @@ class _Jump:
         """All steps for which ``free`` is known, up to the next event; False if they are few."""
         engine, recorder, ahead, work = self.engine, self.engine.recorder, self.ahead, self.work
         steps = min(len(self.free) - self.done, _MANY)
-        last_s = engine.replica.cost.step(work).total_s
-        steps = int(min(steps, (self.until_s - self.clock) / last_s + 2))
+        steps = int(min(steps, (self.until_s - self.clock) / self.step_s + 2))
         if steps < _FEW or not engine.lookups.steady:
             return False
         contexts = work.decode_context_tokens + self.riders * np.arange(1, steps + 1)

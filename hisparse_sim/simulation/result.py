@@ -14,7 +14,7 @@ from hisparse_sim import __version__
 from hisparse_sim.errors import InputError
 from hisparse_sim.memory.budget import PoolSizes
 from hisparse_sim.scenario.scenario import Scenario
-from hisparse_sim.simulation.columns import StepLog, request_tables, step_tables, write_tables
+from hisparse_sim.simulation.columns import StepLog, request_batches, step_batches, write_batches
 from hisparse_sim.simulation.recorder import RequestRecord, StepRow
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Result:
         """A row a request, in order of arrival; times in seconds of simulated time, NaN if undefined."""
         import pandas as pd
 
-        pieces = [table.to_pandas() for table in self._request_tables()]
+        pieces = [batch.to_pandas() for batch in self._request_batches()]
         frame: pd.DataFrame = pd.concat(pieces, ignore_index=True)
         return frame
 
@@ -52,7 +52,7 @@ class Result:
         """A row a run of equal engine steps."""
         import pandas as pd
 
-        pieces = [table.to_pandas() for table in step_tables(self.step_log)]
+        pieces = [batch.to_pandas() for batch in step_batches(self.step_log)]
         frame: pd.DataFrame = pd.concat(pieces, ignore_index=True)
         return frame
 
@@ -62,8 +62,8 @@ class Result:
         lists = ([column.tolist() for column in piece.values()] for piece in self.step_log.pieces())
         return [StepRow(*values) for columns in lists for values in zip(*columns, strict=True)]
 
-    def _request_tables(self) -> Iterator[pa.Table]:
-        return request_tables(self.request_records, self.under_way)
+    def _request_batches(self) -> Iterator[pa.RecordBatch]:
+        return request_batches(self.request_records, self.under_way)
 
     def write(self, folder: Path) -> None:
         """Write all files, or none: they are made beside their places and moved there together.
@@ -81,8 +81,8 @@ class Result:
             self._write_scenario(made / "scenario.yaml")
             _write_json(made / "summary.json", self.summary)
             _write_json(made / "timing.json", self.timing)
-            write_tables(made / "requests.parquet", self._request_tables())
-            write_tables(made / "steps.parquet", step_tables(self.step_log))
+            write_batches(made / "requests.parquet", self._request_batches())
+            write_batches(made / "steps.parquet", step_batches(self.step_log))
             for file in sorted(made.iterdir()):
                 file.replace(folder / file.name)
         except OSError as error:
