@@ -108,8 +108,8 @@ class ChunkStore:
         return new
 
     def _consider(self, content: Ids) -> None:
-        """The rank of these chunks has risen, or they have become evictable."""
-        low = self._rank.a[content] < self._bound
+        """The rank of these chunks has risen, or they have become evictable; others do not count yet."""
+        low = (self._rank.a[content] < self._bound) & (self._state.a[content] == READY)
         if np.count_nonzero(low):
             self._risen.append(content[low])
 
