@@ -21,7 +21,6 @@ class PageCopies:
         self.pool = pool
         self.weight = weight
         self.stamp = GrowingArray(0)
-        self.place = GrowingArray(0)
         self.ref = GrowingArray(0)
         self.owner = GrowingArray(-1)
         self.page = GrowingArray(0)
@@ -54,7 +53,7 @@ class PageCopies:
         """Copies for ``n`` pages whose blocks were just taken from the pool."""
         ids = self._ids.new(n)
         if self._ids.bound > len(self.ref.a):
-            for array in (self.stamp, self.place, self.ref, self.owner, self.page, self.content):
+            for array in (self.stamp, self.ref, self.owner, self.page, self.content):
                 array.reach(self._ids.bound)
         self.ref.a[ids] = 1
         self.owner.a[ids] = -1
@@ -101,7 +100,7 @@ class PageCopies:
         """Give the references of a request that ends back: group by group, each in the order given."""
         ref = self.ref.a
         ref[ids] -= 1
-        self.pool.append_spread(self, ids[ref[ids] == 0])
+        self.pool.append(self, ids[ref[ids] == 0], spread=True)
 
     def disown(self, ids: Ids, slot: int) -> None:
         """Request ``slot`` stops reading these copies; they stay where they are."""

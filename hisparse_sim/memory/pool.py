@@ -46,8 +46,6 @@ class Table(Protocol):
 
     weight: int
     stamp: GrowingArray
-    place: GrowingArray
-    """Where an item stands in its run; kept for runs of spread items alone."""
 
     def taken(self, ids: Ids) -> None:
         """The pool has handed out (some block of) each of these items: they are gone."""
@@ -58,62 +56,35 @@ class _Run:
 
     An item is still here only while its stamp is the run's: taking one out of the middle of the
     list just clears its stamp.
+
+    ``spread``: the blocks of an item lie apart, the first of each item in turn, then the second …
+    Whoever takes a first block ends the item, so only first blocks are kept as items; the others of
+    those ``ended`` follow, anonymous.
     """
 
-    __slots__ = ("count", "ids", "pos", "stamp", "table")
+    __slots__ = ("count", "ended", "ids", "pos", "spread", "stamp", "table")
 
-    def __init__(self, count: int, table: Table | None = None, ids: Any = None, stamp: int = 0) -> None:
+    def __init__(
+        self, count: int, table: Table | None = None, ids: Any = None, stamp: int = 0, *, spread: bool = False
+    ) -> None:
         self.count = count
         self.table = table
         self.ids = ids
         self.pos = 0
         self.stamp = stamp
-
-
-class _Spread:
-    """Items whose blocks lie apart: one pass over all items for each of their blocks.
-
-    Taking a block of an item ends the item, but its other blocks stay where they are (as anonymous
-    ones); an item that leaves the middle of the list takes all its blocks along (``left``).
-    """
-
-    __slots__ = ("ids", "left", "pass_pos", "passes", "stamp", "table")
-
-    def __init__(self, table: Table, ids: Ids, stamp: int) -> None:
-        self.table = table
-        self.ids = ids
-        self.stamp = stamp
-        self.left = np.zeros(len(ids), dtype=bool)
-        self.passes = table.weight
-        self.pass_pos = 0
-
-    def take(self, n: int) -> int:
-        """Hand out at most ``n`` blocks of the current pass; returns how many."""
-        first = self.pass_pos
-        end = min(first + n, len(self.ids))
-        self.pass_pos = end
-        ids = self.ids[first:end]
-        stamp = self.table.stamp.a
-        alive = ids[stamp[ids] == self.stamp]
-        if len(alive):
-            stamp[alive] = 0
-            self.table.taken(alive)
-        if end == len(self.ids):
-            self.passes -= 1
-            self.pass_pos = 0
-        return end - first - int(self.left[first:end].sum())
+        self.spread = spread
+        self.ended = 0
 
 
 class Pool:
     """A free list of ``blocks`` blocks. Block 0 (vLLM's null block) is not part of it."""
 
-    __slots__ = ("_absent", "_runs", "_spread", "_stamp", "free", "total")
+    __slots__ = ("_absent", "_runs", "_stamp", "free", "total")
 
     def __init__(self, blocks: int) -> None:
         self.total = blocks
         self.free = blocks
-        self._runs: deque[_Run | _Spread] = deque([_Run(blocks)])
-        self._spread: dict[int, _Spread] = {}
+        self._runs: deque[_Run] = deque([_Run(blocks)])
         self._stamp = 0
         self._absent = 0
 
@@ -124,45 +95,27 @@ class Pool:
         self.free += blocks
         runs = self._runs
         head = runs[0] if runs else None
-        if isinstance(head, _Run) and head.table is None:
+        if head is not None and head.table is None:
             head.count += blocks
         else:
             runs.appendleft(_Run(blocks))
 
-    def append(self, table: Table, ids: Ids) -> None:
-        """Put items at the tail, in the order given."""
+    def append(self, table: Table, ids: Ids, *, spread: bool = False) -> None:
+        """Put items at the tail, in this order; ``spread``: the first block of each, then the second …"""
         n = len(ids)
         if not n:
             return
+        weight = table.weight
         self._stamp += 1
         table.stamp.a[ids] = self._stamp
-        self._runs.append(_Run(0, table, ids, self._stamp))
-        self.free += n * table.weight
-
-    def append_spread(self, table: Table, ids: Ids) -> None:
-        """Put items at the tail: the first block of each, in the order given, then the second …"""
-        n = len(ids)
-        if not n:
-            return
-        if table.weight == 1:
-            self.append(table, ids)
-            return
-        self._stamp += 1
-        table.stamp.a[ids] = self._stamp
-        table.place.a[ids] = np.arange(n)
-        run = self._spread[self._stamp] = _Spread(table, ids, self._stamp)
-        self._runs.append(run)
-        self.free += n * table.weight
+        self._runs.append(_Run(0, table, ids, self._stamp, spread=spread and weight > 1))
+        self.free += n * weight
 
     def remove(self, table: Table, ids: Ids) -> None:
         """Take items that lie in the list out of its middle."""
         n = len(ids)
         if not n:
             return
-        if self._spread and table.weight > 1:
-            stamps = table.stamp.a[ids]
-            for stamp in set(stamps.tolist()) & self._spread.keys():
-                self._spread[stamp].left[table.place.a[ids[stamps == stamp]]] = True
         table.stamp.a[ids] = 0
         self.free -= n * table.weight
         self._absent += n
@@ -179,12 +132,6 @@ class Pool:
         runs = self._runs
         while n > 0:
             run = runs[0]
-            if isinstance(run, _Spread):
-                n -= run.take(n)
-                if not run.passes:
-                    runs.popleft()
-                    del self._spread[run.stamp]
-                continue
             table = run.table
             if table is None:
                 if run.count > n:
@@ -193,32 +140,34 @@ class Pool:
                 n -= run.count
                 runs.popleft()
                 continue
-            weight = table.weight
-            ids = run.ids[run.pos : run.pos + -(-n // weight)]
+            each = 1 if run.spread else table.weight
+            ids = run.ids[run.pos : run.pos + -(-n // each)]
             run.pos += len(ids)
-            if run.pos >= len(run.ids):
-                runs.popleft()
             here = table.stamp.a[ids] == run.stamp
             present = int(np.count_nonzero(here))
             if present < len(ids):
                 self._absent -= len(ids) - present
                 ids = ids[here]
-                if not present:
-                    continue
-            table.stamp.a[ids] = 0
-            table.taken(ids)
-            n -= len(ids) * weight
+            run.ended += present
+            if run.pos >= len(run.ids):
+                runs.popleft()
+                if run.spread:
+                    runs.appendleft(_Run(run.ended * (table.weight - 1)))
+            if present:
+                table.stamp.a[ids] = 0
+                table.taken(ids)
+                n -= present * each
         if n < 0:
             self.free += n  # push_front adds them back
             self.push_front(-n)
 
     def _compact(self) -> None:
-        kept: deque[_Run | _Spread] = deque()
+        kept: deque[_Run] = deque()
         for run in self._runs:
-            if isinstance(run, _Run) and run.table is not None:
+            if run.table is not None:
                 ids = run.ids[run.pos :]
                 ids = ids[run.table.stamp.a[ids] == run.stamp]
-                if not len(ids):
+                if not len(ids) and not run.spread:
                     continue
                 run.ids, run.pos = ids, 0
             kept.append(run)
@@ -273,11 +222,14 @@ class HashedBlocks:
     def __init__(self, pool: Pool, *, caching: bool) -> None:
         self.pool = pool
         self.caching = caching
-        self.stamp = self.place = GrowingArray(0)
+        self.stamp = GrowingArray(0)
         self.ref = GrowingArray(0)
         self.content = GrowingArray(-1)
         self._first = GrowingArray(-1)
+        self._several = GrowingArray(0)
+        """Whether more than one block carries a content id."""
         self._later: dict[int, list[int]] = {}
+        """All of these but the first."""
         self._ids = IdSource()
         self.on_taken: Callable[[Ids], None] | None = None
 
@@ -294,6 +246,7 @@ class HashedBlocks:
     def know(self, bound: int) -> None:
         """Content ids below ``bound`` will be published or asked for."""
         self._first.reach(bound)
+        self._several.reach(bound)
 
     def publish(self, ids: Ids, content: Ids) -> None:
         """Give blocks without a hash theirs."""
@@ -305,6 +258,7 @@ class HashedBlocks:
         if np.count_nonzero(known):
             for i, c in zip(ids[known].tolist(), content[known].tolist(), strict=True):
                 self._later.setdefault(c, []).append(i)
+                self._several.a[c] = 1
             fresh = ~known
             first[content[fresh]] = ids[fresh]
         else:
@@ -357,16 +311,19 @@ class HashedBlocks:
             self.on_taken(ids)
         content = self.content.a[ids]
         first = self._first.a
-        if self._later:
-            later = self._later
-            for i, c in zip(ids.tolist(), content.tolist(), strict=True):
-                others = later.get(c)
-                if first[c] == i:
-                    first[c] = others.pop(0) if others else -1
-                elif others:
-                    others.remove(i)
-                if others is not None and not others:
-                    del later[c]
-        else:
-            first[content] = -1
+        later = self._later
+        if later:
+            several = self._several.a[content] > 0
+            if np.count_nonzero(several):
+                for i, c in zip(ids[several].tolist(), content[several].tolist(), strict=True):
+                    others = later[c]
+                    if first[c] == i:
+                        first[c] = others.pop(0)
+                    else:
+                        others.remove(i)
+                    if not others:
+                        del later[c]
+                        self._several.a[c] = 0
+                content = content[~several]
+        first[content] = -1
         self._ids.give_back(ids)
