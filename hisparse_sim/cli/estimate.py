@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hisparse_sim.cli import serve_flags
 from hisparse_sim.errors import HiSparseError, InputError
 
 if TYPE_CHECKING:
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from hisparse_sim.scenario.engine import EngineSpec
     from hisparse_sim.scenario.model import ModelSpec
     from hisparse_sim.scenario.vllm_log import StartupLog
+    from hisparse_sim.serve.source import ServeCommand
+    from hisparse_sim.serve.translate import Served
 
 LIKE = ("vllm-calculator",)
 OUTPUT_TOKENS = 1024
@@ -33,26 +37,63 @@ FLAGS = {
 """The flag of each engine field that has one, for errors."""
 
 
+DEFAULTS: dict[str, Any] = {
+    "dp": 1,
+    "ep": True,
+    "kv_cache_dtype": "fp8",
+    "host_pool_gib": "auto",
+    "mtp": 0,
+    "max_num_batched_tokens": 8192,
+}
+"""Of fields whose flag was not given, without --serve."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A ``vllm serve`` command, and the node and workload it is asked about."""
+
+    command: ServeCommand
+    served: Served
+    node: str
+    concurrency: int | None = None
+    context: int | None = None
+
+
 def command(
-    model: Annotated[str, typer.Option(help="Catalogue name, YAML or config.json.")],
-    node: Annotated[str, typer.Option(help="Catalogue name or YAML.")],
+    model: Annotated[str | None, typer.Option(help="Catalogue name, YAML or config.json.")] = None,
+    node: Annotated[str | None, typer.Option(help="Catalogue name or YAML.")] = None,
+    serve: serve_flags.Serve = None,
+    scenario: Annotated[
+        str | None, typer.Option(help="With --serve: node and workload of this scenario.")
+    ] = None,
     tp: Annotated[
         int | None, typer.Option(help="Tensor parallel size.", show_default="the node's GPUs")
     ] = None,
-    dp: Annotated[int, typer.Option(help="Data parallel replicas; more than a node spans nodes.")] = 1,
-    ep: Annotated[bool, typer.Option("--ep/--no-ep", help="Expert parallelism.")] = True,
+    dp: Annotated[
+        int | None,
+        typer.Option(help="Data parallel replicas; more than a node spans nodes.", show_default="1"),
+    ] = None,
+    ep: Annotated[
+        bool | None, typer.Option("--ep/--no-ep", help="Expert parallelism.", show_default="ep")
+    ] = None,
     context: Annotated[
         str | None,
         typer.Option(help="Tokens in all, prompt and output: 8k,128k,1M.", show_default="the longest"),
     ] = None,
-    kv_dtype: Annotated[str, typer.Option(help="fp8, bf16, fp8_ds_mla or auto.")] = "fp8",
+    kv_dtype: Annotated[
+        str | None, typer.Option(help="fp8, bf16, fp8_ds_mla or auto.", show_default="fp8")
+    ] = None,
     hot_rows: Annotated[
         str | None,
         typer.Option(help="HiSparse device_buffer_size.", show_default="(mtp + 2) x top-k: 4096"),
     ] = None,
-    host_pool: Annotated[str, typer.Option(help="HiSparse host pool a replica: auto or GiB.")] = "auto",
-    mtp: Annotated[int, typer.Option(help="Speculative tokens a step.")] = 0,
-    max_num_batched_tokens: Annotated[str, typer.Option(help="Token budget of a step.")] = "8192",
+    host_pool: Annotated[
+        str | None, typer.Option(help="HiSparse host pool a replica: auto or GiB.", show_default="auto")
+    ] = None,
+    mtp: Annotated[int | None, typer.Option(help="Speculative tokens a step.", show_default="0")] = None,
+    max_num_batched_tokens: Annotated[
+        str | None, typer.Option(help="Token budget of a step.", show_default="8192")
+    ] = None,
     output_tokens: Annotated[
         str | None, typer.Option(help="Part of the context that is output.", show_default="1024")
     ] = None,
@@ -87,12 +128,27 @@ def command(
         "hot_rows": hot_rows and parse_tokens(hot_rows, where="--hot-rows"),
         "host_pool_gib": host_pool,
         "mtp": mtp,
-        "max_num_batched_tokens": parse_tokens(max_num_batched_tokens, where="--max-num-batched-tokens"),
+        "max_num_batched_tokens": max_num_batched_tokens
+        and parse_tokens(max_num_batched_tokens, where="--max-num-batched-tokens"),
     }
     given: Given = {("engine", name): FLAGS[name] for name in asked} | {
         ("model",): "--model",
         ("node",): "--node",
     }
+    read: Read | None = None
+    if serve is None:
+        if scenario is not None:
+            raise InputError("goes with --serve; give --model and --node otherwise", where="--scenario")
+        for flag, value in (("--model", model), ("--node", node)):
+            if value is None:
+                raise InputError(f"missing; give {flag}, or --serve with a vllm serve command", where=flag)
+        asked = DEFAULTS | {k: v for k, v in asked.items() if v is not None}
+    else:
+        read = _read_serve(serve, model, node, scenario)
+        own: Given = {("engine", k): FLAGS[k] for k, v in asked.items() if v is not None}
+        given = {**given, **read.served.places(), **own}
+        asked = {**read.served.engine, **{k: v for k, v in asked.items() if v is not None}}
+        model, node = read.served.model, read.node
     started = _read(log)
     if started is not None:
         for name, value in started.overrides().items():
@@ -100,21 +156,60 @@ def command(
             given = {**given, ("engine", name): f"--log {log}"}
     named = {k: v for k, v in asked.items() if v is not None}
     try:
-        found, given = deployment(model, node, named, settings=settings or (), given=given)
+        found, given = deployment(model or "", node or "", named, settings=settings or (), given=given)
         contexts = _contexts(context, found.model, found.engine)
         output = _output_tokens(output_tokens, contexts)
         if like is not None:
             own_limit = any(path == ("engine", "max_num_seqs") for path in given)
             _print_page(found, contexts, as_json, own_limit)
             return
+        extra: dict[str, Any] = {}
+        if read is not None:
+            extra = {"serve": _check_serve(read, found, contexts, users, as_json)}
         check_engine(found.model, found.node, found.engine)
-        _print_answer(found, contexts, output, users, started, as_json)
+        _print_answer(found, contexts, output, users, started, as_json, extra)
     except HiSparseError as error:
         # Deeper rooms name the field; say which flag set it.
         keys = tuple((error.where or "").split("."))
         if error.where is None or not any(keys[: len(path)] == path for path in given):
             raise
         raise type(error)(error.message, where=locate("", keys, given)) from None
+
+
+def _read_serve(serve: str, model: str | None, node: str | None, scenario: str | None) -> Read:
+    from hisparse_sim.scenario.loader import load_node, load_scenario
+
+    if model is not None:
+        raise InputError("the command names its model; leave out --model or --serve", where="--model")
+    if node is None and scenario is None:
+        print(f"note: no --node given: {serve_flags.NODE}", file=sys.stderr)
+        node = serve_flags.NODE
+    if scenario is None:
+        command, served = serve_flags.read_serve(serve, load_node(node or ""))
+        return Read(command, served, node or "")
+    asked = load_scenario(scenario, overrides=[f"node={node}"] if node else ())
+    command, served = serve_flags.read_serve(serve, asked.node)
+    concurrency, context = serve_flags.load_of(asked)
+    return Read(command, served, node or asked.node.name, concurrency, context)
+
+
+def _check_serve(
+    read: Read, found: Deployment, contexts: Sequence[int], users: int | None, as_json: bool
+) -> dict[str, Any]:
+    """Refuses what vLLM would, says the rest, and gives it for JSON."""
+    from hisparse_sim.serve.startup import check_startup
+
+    with serve_flags.refusals_as_json(read.command, read.served, as_json):
+        findings = check_startup(
+            read.served,
+            found.model,
+            found.node,
+            found.engine,
+            concurrency=users or read.concurrency,
+            context=read.context or max(contexts),
+        )
+    serve_flags.say(read.served, findings)
+    return serve_flags.as_json(read.command, read.served, findings)
 
 
 def _print_answer(
@@ -124,6 +219,7 @@ def _print_answer(
     users: int | None,
     started: StartupLog | None,
     as_json: bool,
+    extra: Mapping[str, Any],
 ) -> None:
     from hisparse_sim.estimate.answer import answer
     from hisparse_sim.estimate.log_check import check_log
@@ -136,7 +232,7 @@ def _print_answer(
     if as_json:
         from hisparse_sim.estimate.as_json import answer_json
 
-        _print_json(answer_json(found, started, findings))
+        _print_json(answer_json(found, started, findings) | dict(extra))
         return
     from hisparse_sim.cli.estimate_text import answer_text
 

@@ -8,15 +8,18 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hisparse_sim.cli import flags, trace_flags
+from hisparse_sim.cli import flags, serve_flags, trace_flags
 from hisparse_sim.errors import HiSparseError, InputError
 
 if TYPE_CHECKING:
+    from hisparse_sim.scenario.node import NodeSpec
     from hisparse_sim.scenario.scenario import Scenario
+    from hisparse_sim.serve.source import ServeCommand
+    from hisparse_sim.serve.translate import Served
     from hisparse_sim.simulation.checkpoints import Checkpoints
     from hisparse_sim.simulation.result import Result
 
@@ -27,13 +30,16 @@ _CHECKPOINT_S = 30.0
 
 
 def command(
-    scenario: Annotated[str, typer.Argument(help="A YAML file, or a shipped name.")],
     out: Annotated[
         Path,
         typer.Option(
             parser=flags.named_path, metavar="PATH", help="Folder for the results; made if need be."
         ),
     ],
+    scenario: Annotated[
+        str | None, typer.Argument(help="A YAML file, or a shipped name; with --serve its workload and node.")
+    ] = None,
+    serve: serve_flags.Serve = None,
     mode: Annotated[str | None, typer.Option(help="resident, offload or hisparse.")] = None,
     concurrency: Annotated[
         int | None, typer.Option(help="Clients, or live sessions of a trace, at a time.")
@@ -79,7 +85,18 @@ def command(
         said |= {("workload", "kind"): ("--trace", "trace"), ("workload", "path"): ("--trace", trace)}
     flags.refuse_contradictions(said, settings or [])
     overrides += settings or []
-    asked, given = _load(scenario, overrides, {path: flag for path, (flag, _) in by_flag.items()})
+    places = {path: flag for path, (flag, _) in by_flag.items()}
+    read: tuple[ServeCommand, Served] | None = None
+    if scenario is None:
+        if serve is None:
+            raise InputError("missing; name a YAML file or a shipped scenario", where="SCENARIO")
+        print(f"note: no scenario given: workload and node of {serve_flags.SCENARIO}", file=sys.stderr)
+        scenario = serve_flags.SCENARIO
+    if serve is not None:
+        read = serve_flags.read_serve(serve, _node_of(scenario, overrides))
+        served, where = serve_flags.overrides(read[1])
+        overrides, places = served + overrides, where | places
+    asked, given = _load(scenario, overrides, places)
     from hisparse_sim.cli.progress import progress_bar
     from hisparse_sim.report.startup import capacity_lines
     from hisparse_sim.simulation.interrupt import held_interrupts
@@ -90,6 +107,7 @@ def command(
     from hisparse_sim.workload.make import make_workload
 
     with _placed(scenario, given):
+        about = _check_serve(*read, asked, as_json) if read is not None else None
         replica = build_replica(asked)
         workload = make_workload(asked.workload, asked.seed)
         check_writable(out, PLOTS if plots else ())
@@ -108,6 +126,8 @@ def command(
                 progress=progress,
                 checkpoints=_checkpoints(out, checkpoint_every) if checkpoint_every else None,
             )
+    if about is not None:
+        result.summary["serve"] = about
     with held_interrupts() as interrupted:
         result.write(out)
         _remove_plots(out)
@@ -156,6 +176,28 @@ def _overrides(
     if seed is not None:
         put("seed", seed, "--seed")
     return found, by_flag
+
+
+def _node_of(scenario: str, overrides: list[str]) -> NodeSpec:
+    """The node of the scenario, with what is set of it: vLLM's defaults hang on the GPU."""
+    from hisparse_sim.scenario.loader import load_scenario
+    from hisparse_sim.scenario.overrides import parse_override
+
+    about_node = [text for text in overrides if parse_override(text)[0][0] == "node"]
+    return load_scenario(scenario, overrides=about_node).node
+
+
+def _check_serve(command: ServeCommand, served: Served, asked: Scenario, as_json: bool) -> dict[str, Any]:
+    """Refuses what vLLM would, says the rest, and gives it for the summary."""
+    from hisparse_sim.serve.startup import check_startup
+
+    concurrency, context = serve_flags.load_of(asked)
+    with serve_flags.refusals_as_json(command, served, as_json):
+        findings = check_startup(
+            served, asked.model, asked.node, asked.engine, concurrency=concurrency, context=context
+        )
+    serve_flags.say(served, findings)
+    return serve_flags.as_json(command, served, findings)
 
 
 Given = dict[tuple[str, ...], str]
