@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hisparse_sim.memory.base import NOTHING
-from hisparse_sim.memory.pool import GrowingArray, Ids, IdSource, Pool
+from hisparse_sim.memory.pool import GrowingArray, Ids, IdSource, Pool, References
 
 
 class PageCopies:
@@ -21,7 +21,7 @@ class PageCopies:
         self.pool = pool
         self.weight = weight
         self.stamp = GrowingArray(0)
-        self.ref = GrowingArray(0)
+        self.ref = References()
         self.owner = GrowingArray(-1)
         self.page = GrowingArray(0)
         self.content = GrowingArray(-1)
@@ -67,7 +67,10 @@ class PageCopies:
     def record(self, ids: Ids, content: Ids) -> None:
         """These copies can be adopted by whoever hits ``content`` (older ones are forgotten)."""
         older = self.by_content.a[content]
-        self.content.a[older[older >= 0]] = -1
+        if len(ids) > 1:
+            older = older[older >= 0]
+        if len(ids) > 1 or older.item() >= 0:
+            self.content.a[older] = -1
         self.by_content.a[content] = ids
         self.content.a[ids] = content
 
@@ -77,12 +80,20 @@ class PageCopies:
 
     def touch(self, ids: Ids) -> None:
         """Reference copies; those that were free leave the free list."""
-        ref = self.ref.a
-        self.pool.remove(self, ids[ref[ids] == 0])
-        ref[ids] += 1
+        self.pool.remove(self, self.ref.idle(ids))
+        self.ref.hold(ids)
 
     def unpin(self, ids: Ids, slot: int, pages: Ids) -> None:
         """Give references back, in order; request ``slot`` goes on reading ``pages`` from them."""
+        if len(ids) == 1:
+            i, owner = ids.item(), self.owner.a
+            if owner.item(i) < 0:
+                owner[i] = slot
+                self.page.a[i] = pages.item()
+            else:
+                self._more_owners.setdefault(i, []).append((slot, pages.item()))
+            self.pool.append(self, self.ref.drop(ids))
+            return
         owned = self.owner.a[ids] >= 0
         if np.count_nonzero(owned):
             for i, p in zip(ids[owned].tolist(), pages[owned].tolist(), strict=True):
@@ -92,15 +103,11 @@ class PageCopies:
             ids_new, pages_new = ids, pages
         self.owner.a[ids_new] = slot
         self.page.a[ids_new] = pages_new
-        ref = self.ref.a
-        ref[ids] -= 1
-        self.pool.append(self, ids[ref[ids] == 0])
+        self.pool.append(self, self.ref.drop(ids))
 
     def leave_behind(self, ids: Ids) -> None:
         """Give the references of a request that ends back: group by group, each in the order given."""
-        ref = self.ref.a
-        ref[ids] -= 1
-        self.pool.append(self, ids[ref[ids] == 0], spread=True)
+        self.pool.append(self, self.ref.drop(ids), spread=True)
 
     def disown(self, ids: Ids, slot: int) -> None:
         """Request ``slot`` stops reading these copies; they stay where they are."""
@@ -114,9 +121,7 @@ class PageCopies:
 
     def discard(self, ids: Ids) -> None:
         """Drop the last reference to copies that are of no use: anonymous blocks, at the front."""
-        ref = self.ref.a
-        ref[ids] -= 1
-        gone = ids[ref[ids] == 0]
+        gone = self.ref.drop(ids)
         if len(gone):
             self._ids.give_back(gone)
             self.pool.push_front(len(gone) * self.weight)
@@ -124,10 +129,14 @@ class PageCopies:
     def taken(self, ids: Ids) -> None:
         """The pool handed out (some of) the blocks of these copies: their readers lose the page."""
         content = self.content.a[ids]
-        held = content >= 0
-        if np.count_nonzero(held):
-            self.by_content.a[content[held]] = -1
         owner = self.owner.a[ids]
+        if len(ids) == 1:
+            if content.item() >= 0:
+                self.by_content.a[content] = -1
+        else:
+            held = content >= 0
+            if np.count_nonzero(held):
+                self.by_content.a[content[held]] = -1
         if len(ids) == 1 or np.count_nonzero(owner == owner[0]) == len(ids):
             if owner[0] >= 0:
                 self._lost(int(owner[0]), self.page.a[ids])

@@ -41,6 +41,38 @@ class GrowingArray:
             self.a = grown
 
 
+class References(GrowingArray):
+    """How many hold each item. One item is the common case, and several times faster without numpy."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def hold(self, ids: Ids) -> None:
+        """One more holds each of them."""
+        if len(ids) == 1:
+            i = ids.item()
+            self.a[i] = self.a.item(i) + 1
+        else:
+            self.a[ids] += 1
+
+    def drop(self, ids: Ids) -> Ids:
+        """One fewer holds each of them; returns those that nobody holds any more."""
+        if len(ids) == 1:
+            i = ids.item()
+            self.a[i] = left = self.a.item(i) - 1
+            return ids if not left else NO_IDS
+        self.a[ids] = now = self.a[ids] - 1
+        gone: Ids = ids[now == 0]
+        return gone
+
+    def idle(self, ids: Ids) -> Ids:
+        """Those that nobody holds."""
+        found: Ids = ids[self.a[ids] == 0]
+        return found
+
+
 class Table(Protocol):
     """Items that can lie in a free list."""
 
@@ -143,18 +175,23 @@ class Pool:
             each = 1 if run.spread else table.weight
             ids = run.ids[run.pos : run.pos + -(-n // each)]
             run.pos += len(ids)
-            here = table.stamp.a[ids] == run.stamp
-            present = int(np.count_nonzero(here))
-            if present < len(ids):
-                self._absent -= len(ids) - present
-                ids = ids[here]
+            stamp = table.stamp.a
+            if len(ids) == 1:
+                present = int(stamp.item(ids.item()) == run.stamp)
+                self._absent -= 1 - present
+            else:
+                here = stamp[ids] == run.stamp
+                present = int(np.count_nonzero(here))
+                if present < len(ids):
+                    self._absent -= len(ids) - present
+                    ids = ids[here]
             run.ended += present
             if run.pos >= len(run.ids):
                 runs.popleft()
                 if run.spread:
                     runs.appendleft(_Run(run.ended * (table.weight - 1)))
             if present:
-                table.stamp.a[ids] = 0
+                stamp[ids] = 0
                 table.taken(ids)
                 n -= present * each
         if n < 0:
@@ -223,7 +260,7 @@ class HashedBlocks:
         self.pool = pool
         self.caching = caching
         self.stamp = GrowingArray(0)
-        self.ref = GrowingArray(0)
+        self.ref = References()
         self.content = GrowingArray(-1)
         self._first = GrowingArray(-1)
         self._several = GrowingArray(0)
@@ -254,15 +291,26 @@ class HashedBlocks:
             return
         self.content.a[ids] = content
         first = self._first.a
+        if len(ids) == 1:
+            c = content.item()
+            if first.item(c) < 0:
+                first[c] = ids.item()
+            else:
+                self._also(ids.item(), c)
+            return
         known = first[content] >= 0
         if np.count_nonzero(known):
             for i, c in zip(ids[known].tolist(), content[known].tolist(), strict=True):
-                self._later.setdefault(c, []).append(i)
-                self._several.a[c] = 1
+                self._also(i, c)
             fresh = ~known
             first[content[fresh]] = ids[fresh]
         else:
             first[content] = ids
+
+    def _also(self, block: int, content: int) -> None:
+        """Another block has content that is known."""
+        self._later.setdefault(content, []).append(block)
+        self._several.a[content] = 1
 
     def leading(self, content: Ids) -> Ids:
         """Blocks of the longest leading run of ``content`` that is present."""
@@ -282,17 +330,14 @@ class HashedBlocks:
 
     def touch(self, ids: Ids) -> None:
         """Reference blocks; those that were free leave the free list."""
-        ref = self.ref.a
-        self.pool.remove(self, ids[ref[ids] == 0])
-        ref[ids] += 1
+        self.pool.remove(self, self.ref.idle(ids))
+        self.ref.hold(ids)
 
     def release(self, ids: Ids) -> None:
         """Drop one reference each, in order: unhashed blocks go to the front, hashed to the tail."""
         if not len(ids):
             return
-        ref = self.ref.a
-        ref[ids] -= 1
-        gone = ids[ref[ids] == 0]
+        gone = self.ref.drop(ids)
         if not len(gone):
             return
         if self.caching:
@@ -312,17 +357,17 @@ class HashedBlocks:
         content = self.content.a[ids]
         first = self._first.a
         later = self._later
-        if later:
+        if later and (len(ids) > 1 or self._several.a.item(content.item())):
             several = self._several.a[content] > 0
             if np.count_nonzero(several):
                 for i, c in zip(ids[several].tolist(), content[several].tolist(), strict=True):
-                    others = later[c]
+                    others = later.get(c, [])  # none: those before were taken just now
                     if first[c] == i:
-                        first[c] = others.pop(0)
+                        first[c] = others.pop(0) if others else -1
                     else:
                         others.remove(i)
                     if not others:
-                        del later[c]
+                        later.pop(c, None)
                         self._several.a[c] = 0
                 content = content[~several]
         first[content] = -1

@@ -269,10 +269,10 @@ class HiSparseMemory:
             content = state.content[first:end]
             self.host.publish(state.host[first:end], content)
             copy = state.copy[first:end]
-            if state.host_only:
+            if len(copy) > 1 and state.host_only:
                 here = copy >= 0
                 copy, content = copy[here], content[here]
-            if len(copy):
+            if len(copy) > 1 or (len(copy) and copy.item() >= 0):
                 self.copies.record(copy, content)
             state.published = end
         if state.ready >= state.target:
@@ -297,8 +297,8 @@ class HiSparseMemory:
                 end = min(sealed, first + budget)
                 budget -= end - first
                 self.planned_pages += end - first
-                self.copies.ref.a[state.copy[first:end]] += 1
-                self.host.ref.a[state.host[first:end]] += 1
+                self.copies.ref.hold(state.copy[first:end])
+                self.host.ref.hold(state.host[first:end])
                 state.planned = end
                 self.writebacks.append(Writeback(due, state, first, end))
             if self.index_offload is not None:
@@ -339,12 +339,13 @@ class HiSparseMemory:
         if end <= first:
             return
         pages = np.arange(first, end)
-        ids = state.copy[first:end]
-        if state.host_only:
+        ids = state.copy[first:end].copy()
+        if len(ids) == 1:
+            if ids.item() < 0:
+                ids = NOTHING
+        elif state.host_only:
             here = ids >= 0
             pages, ids = pages[here], ids[here]
-        else:
-            ids = ids.copy()
         if downwards:
             pages, ids = pages[::-1], ids[::-1]
         state.unpinned_to = end
@@ -386,7 +387,7 @@ class HiSparseMemory:
             done += w.end - w.first
             ids = w.state.copy[w.first : w.end]
             if w.state.alive:
-                self.copies.ref.a[ids] -= 1
+                self.copies.ref.drop(ids)
             else:
                 self.copies.discard(ids.copy())
         for w in due:
@@ -396,7 +397,7 @@ class HiSparseMemory:
             if state.alive:
                 if state.hot_blocks == self.hot_blocks:
                     self._unpin(state, w.end, downwards=False)
-                self.host.ref.a[host] -= 1
+                self.host.ref.drop(host)
             elif len(state.detached) and w.end == state.planned:
                 self._finish_detached(state, host)
             else:
@@ -432,7 +433,7 @@ class HiSparseMemory:
         pages = state.pages
         if finished and state.target > 0 and state.planned > state.ready:
             state.detached = state.host[: state.target].copy()
-            self.host.ref.a[state.detached] += 1
+            self.host.ref.hold(state.detached)
         state.alive = False
         self.lost_pages += state.lost
         self.pages -= pages

@@ -303,8 +303,8 @@ class HiSparseMemoryV030:
             return
         self._budget -= len(pages)
         self.planned_pages += len(pages)
-        self.copies.ref.a[state.copy[pages]] += 1
-        self.host.ref.a[state.host[pages]] += 1
+        self.copies.ref.hold(state.copy[pages])
+        self.host.ref.hold(state.host[pages])
         state.pending[pages] = True
         due = self.step + self.sizes.transfer_delay_steps
         self.writebacks.append(ScatteredWriteback(due, state, pages))
@@ -372,7 +372,7 @@ class HiSparseMemoryV030:
         for w in due:
             ids = w.state.copy[w.pages]
             if w.state.alive:
-                self.copies.ref.a[ids] -= 1
+                self.copies.ref.drop(ids)
             else:
                 self.copies.discard(ids)
         for w in due:
@@ -383,7 +383,7 @@ class HiSparseMemoryV030:
                 state.held[w.pages] = True
                 if state.hot_blocks == self.hot_blocks:
                     self._unpin(state, w.pages)
-                self.host.ref.a[state.host[w.pages]] -= 1
+                self.host.ref.drop(state.host[w.pages])
             else:
                 self.host.release(state.host[w.pages])
         for w in due:
