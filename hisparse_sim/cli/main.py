@@ -46,7 +46,7 @@ def _root(
 
 def _register() -> None:
     """Each sub-command is the function ``command`` of its module, which imports what is heavy inside."""
-    for name in ("estimate", "run", "plot", "workload", "scenarios", "models", "nodes"):
+    for name in ("estimate", "run", "plot", "doctor", "workload", "scenarios", "models", "nodes"):
         module = f"hisparse_sim.cli.{name}"
         app.command(name)(importlib.import_module(module).command)
     app.add_typer(importlib.import_module("hisparse_sim.cli.calibrate").app, name="calibrate")

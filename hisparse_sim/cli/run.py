@@ -179,12 +179,10 @@ def _overrides(
 
 
 def _node_of(scenario: str, overrides: list[str]) -> NodeSpec:
-    """The node of the scenario, with what is set of it: vLLM's defaults hang on the GPU."""
+    """The node of the scenario, with what is set of it."""
     from hisparse_sim.scenario.loader import load_scenario
-    from hisparse_sim.scenario.overrides import parse_override
 
-    about_node = [text for text in overrides if parse_override(text)[0][0] == "node"]
-    return load_scenario(scenario, overrides=about_node).node
+    return load_scenario(scenario, overrides=serve_flags.about_node(overrides)).node
 
 
 def _check_serve(command: ServeCommand, served: Served, asked: Scenario, as_json: bool) -> dict[str, Any]:

@@ -51,6 +51,13 @@ def overrides(served: Served) -> tuple[list[str], dict[tuple[str, ...], str]]:
     return texts, served.places() | {("engine",): served.flags.where}
 
 
+def about_node(settings: Sequence[str]) -> list[str]:
+    """The settings that change the node: vLLM's defaults hang on the GPU."""
+    from hisparse_sim.scenario.overrides import parse_override
+
+    return [text for text in settings if parse_override(text)[0][0] == "node"]
+
+
 def load_of(scenario: Scenario) -> tuple[int | None, int | None]:
     """Requests at once and tokens of the longest of the first sessions, of a scenario's workload."""
     from itertools import islice

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from hisparse_sim.doctor.pinned import pinned
 from hisparse_sim.errors import HiSparseError, InputError
 from hisparse_sim.memory.budget import PoolSizes, kv_pool_bytes, size_pools
-from hisparse_sim.memory.host import GIB, host_pool_copies, per_node_bytes, place, shares_host_pool
+from hisparse_sim.memory.host import GIB, host_pool_copies, place, shares_host_pool
 from hisparse_sim.memory.layout import ceil_div, kv_layout
 from hisparse_sim.serve.connectors import NAME, SIZE
 from hisparse_sim.serve.finding import Finding, Kind
@@ -142,27 +143,19 @@ def _pool_times_tp(s: Sized) -> Finding | None:
 
 
 def _memory_tight(s: Sized) -> Finding | None:
-    pinned = pinned_node_bytes(s.asked, s.pools)
-    share = pinned / s.asked.node.dram_bytes
+    total = pinned(s.pools, s.asked.node, s.asked.engine).total_bytes
+    share = total / s.asked.node.dram_bytes
     if share <= TIGHT_SHARE:
         return None
     return _warning(
         "host-memory-tight",
         f"--{NAME}",
-        f"{pinned / GIB:,.0f} GiB pinned are {share:.0%} of {s.asked.node.name}'s memory, and vLLM compares "
+        f"{total / GIB:,.0f} GiB pinned are {share:.0%} of {s.asked.node.name}'s memory, and vLLM compares "
         "with 95 % of what is available at that moment: whether it starts depends on page cache, other "
         "processes and which rank looks first",
         "leave 10 % of RAM free, or check the machine with hisparse-sim doctor",
         "github.com/sgl-project/sglang/issues/38156",
     )
-
-
-def pinned_node_bytes(asked: Asked, pools: PoolSizes) -> int:
-    """Pinned host memory on one node: pools and offload tiers."""
-    where = place(asked.node, asked.engine)
-    if asked.hisparse:
-        return pools.host_pool_bytes * copies(asked) + per_node_bytes(asked.engine.indexer_offload_gib, where)
-    return per_node_bytes(asked.engine.kv_offload_gib, where) if asked.engine.mode == "offload" else 0
 
 
 def _pool_below_demand(s: Sized) -> Finding | None:
