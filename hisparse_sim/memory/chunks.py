@@ -35,9 +35,9 @@ class ChunkStore:
     def __init__(self, chunks: int) -> None:
         self.total = chunks
         self.free = chunks
-        self._state = GrowingArray(ABSENT)
+        self._state = GrowingArray(ABSENT, np.int8)
         self._rank = GrowingArray(0)
-        self._pins = GrowingArray(0)
+        self._pins = GrowingArray(0, np.int32)
         self._serial = 0
         self._bound = 0
         self._low = NO_IDS

@@ -25,7 +25,7 @@ class PageCopies:
         self.owner = GrowingArray(-1)
         self.page = GrowingArray(0)
         self.content = GrowingArray(-1)
-        self.by_content = GrowingArray(-1)
+        self.by_content = GrowingArray(-1, np.int32)
         self._more_owners: dict[int, list[tuple[int, int]]] = {}
         self._ids = IdSource()
         self.host_only = 0

@@ -24,19 +24,19 @@ _TIDY_AFTER = 1_000_000
 
 
 class GrowingArray:
-    """An int64 array indexed by ids that only ever grow; new cells hold ``fill``."""
+    """An array of integers indexed by ids that only ever grow; new cells hold ``fill``."""
 
     __slots__ = ("a", "fill")
 
-    def __init__(self, fill: int) -> None:
+    def __init__(self, fill: int, kind: type[np.signedinteger[Any]] = np.int64) -> None:
         self.fill = fill
-        self.a: Ids = np.full(1024, fill, dtype=np.int64)
+        self.a: Ids = np.full(1024, fill, dtype=kind)
 
     def reach(self, size: int) -> None:
         """Make indices below ``size`` valid."""
         have = len(self.a)
         if size > have:
-            grown = np.full(max(size, have * 2), self.fill, dtype=np.int64)
+            grown = np.full(max(size, have * 3 // 2), self.fill, dtype=self.a.dtype)
             grown[:have] = self.a
             self.a = grown
 
@@ -262,8 +262,8 @@ class HashedBlocks:
         self.stamp = GrowingArray(0)
         self.ref = References()
         self.content = GrowingArray(-1)
-        self._first = GrowingArray(-1)
-        self._several = GrowingArray(0)
+        self._first = GrowingArray(-1, np.int32)
+        self._several = GrowingArray(0, np.int8)
         """Whether more than one block carries a content id."""
         self._later: dict[int, list[int]] = {}
         """All of these but the first."""
