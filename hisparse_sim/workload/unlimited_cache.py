@@ -91,13 +91,17 @@ class UnlimitedCache:
         return hit
 
 
+_PIECE_BYTES = 1 << 16
+"""Of a bitmap, looked through at a time."""
+
+
 class SeenIds:
     """A set of block ids: a bit for each up to the largest, or hashed into 2^28 bits, two a number.
 
     Hashed, a new id is taken for a known one with a probability of about (2 n / 2^28)^2 among n.
     """
 
-    DENSE_BELOW = 2**31
+    DENSE_BELOW = 2**28
     HASHED_BITS = 2**28
 
     def __init__(self) -> None:
@@ -129,10 +133,12 @@ class SeenIds:
             return self._bits, [ids]
         if self._hashed is None:
             self._hashed = np.zeros(self.HASHED_BITS // 8, dtype=np.uint8)
-            dense = np.flatnonzero(np.unpackbits(self._bits, bitorder="little"))
-            self._bits = np.zeros(64, dtype=np.uint8)
-            if len(dense):
-                self._add(dense)
+            dense, self._bits = self._bits, np.zeros(64, dtype=np.uint8)
+            for start in range(0, len(dense), _PIECE_BYTES):
+                bits = np.unpackbits(dense[start : start + _PIECE_BYTES], bitorder="little")
+                found = np.flatnonzero(bits) + 8 * start
+                if len(found):
+                    self._add(found)
         # Fibonacci hashing: the high bits of a product with 2^64 / golden ratio, and with another odd number.
         numbers = ids.astype(np.uint64)
         shift = np.uint64(64 - 28)
