@@ -64,3 +64,15 @@ def request_counter(what: str) -> Iterator[Callable[[int], None] | None]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what)
         yield lambda requests: bar.update(task, description=f"{what}: {requests:,} requests")
+
+
+@contextmanager
+def spinner(what: str) -> Iterator[None]:
+    """Something that takes a while is under way, on a terminal; nothing in a pipe."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(what):
+        yield

@@ -97,7 +97,7 @@ def command(
         served, where = serve_flags.overrides(read[1])
         overrides, places = served + overrides, where | places
     asked, given = _load(scenario, overrides, places)
-    from hisparse_sim.cli.progress import progress_bar
+    from hisparse_sim.cli.progress import progress_bar, spinner
     from hisparse_sim.report.startup import capacity_lines
     from hisparse_sim.simulation.interrupt import held_interrupts
     from hisparse_sim.simulation.replica import build_replica
@@ -109,7 +109,8 @@ def command(
     with _placed(scenario, given):
         about = _check_serve(*read, asked, as_json) if read is not None else None
         replica = build_replica(asked)
-        workload = make_workload(asked.workload, asked.seed)
+        with spinner("reading the workload"):
+            workload = make_workload(asked.workload, asked.seed)
         check_writable(out, PLOTS if plots else ())
         for line in capacity_lines(replica.pools, asked.model, asked.node, asked.engine):
             print(line, file=sys.stderr)
