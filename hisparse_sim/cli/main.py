@@ -49,7 +49,8 @@ def _register() -> None:
     for name in ("estimate", "run", "plot", "doctor", "workload", "scenarios", "models", "nodes"):
         module = f"hisparse_sim.cli.{name}"
         app.command(name)(importlib.import_module(module).command)
-    app.add_typer(importlib.import_module("hisparse_sim.cli.calibrate").app, name="calibrate")
+    for name in ("calibrate", "validate"):
+        app.add_typer(importlib.import_module(f"hisparse_sim.cli.{name}").app, name=name)
 
 
 try:
