@@ -29,13 +29,18 @@ Variables = Mapping[str, "Array"]
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """``variables`` empty: one variable of any name. ``axes``: parameters ``at_*`` name the variables."""
+    """``variables`` empty: one variable of any name. ``axes``: parameters ``at_*`` name the variables.
+
+    ``series``: parameters that are several numbers, all others are one. ``monotone``: series that must
+    not fall. ``positive``: parameters that something is divided by, or whose logarithm is taken.
+    """
 
     parameters: tuple[str, ...]
     variables: tuple[str, ...]
     evaluate: Callable[[Params, Variables], Array]
     monotone: tuple[str, ...] = ()
-    """Series that must not fall."""
+    series: tuple[str, ...] = ()
+    positive: tuple[str, ...] = ()
     axes: bool = False
     about: str = ""
 
@@ -171,20 +176,53 @@ FORMS: dict[str, Form] = {
     "constant": Form(("value",), (), _constant, about="one number"),
     "alpha_beta": Form(("base_s", "per_unit_s"), (), _alpha_beta, about="base + slope x"),
     "piecewise_linear": Form(
-        ("x", "y", "tail_slope"), (), _piecewise, ("y",), about="a rising broken line; tail_slope after it"
+        ("x", "y", "tail_slope"),
+        (),
+        _piecewise,
+        monotone=("y",),
+        series=("x", "y"),
+        about="a rising broken line; tail_slope after it",
     ),
-    "log_log": Form(("x", "y"), (), _log_log, about="straight lines on logarithmic axes, prolonged"),
-    "rising_log_log": Form(("x", "y"), (), _log_log, ("y",), about="the same, which never falls"),
+    "log_log": Form(
+        ("x", "y"),
+        (),
+        _log_log,
+        series=("x", "y"),
+        positive=("x", "y"),
+        about="straight lines on logarithmic axes, prolonged",
+    ),
+    "rising_log_log": Form(
+        ("x", "y"),
+        (),
+        _log_log,
+        monotone=("y",),
+        series=("x", "y"),
+        positive=("x", "y"),
+        about="the same, which never falls",
+    ),
     "table": Form(
-        ("values",), (), _table, axes=True, about="monotone table: multilinear in logarithms, clamped"
+        ("values",),
+        (),
+        _table,
+        series=("values",),
+        positive=("values",),
+        axes=True,
+        about="monotone table: multilinear in logarithms, clamped",
     ),
     "inflight_saturation": Form(
         ("base_s", "saturated_bytes_per_s", "block_bytes_per_s", "line_bytes"),
         ("rows", "row_bytes", "blocks"),
         _inflight,
+        positive=("saturated_bytes_per_s", "block_bytes_per_s", "line_bytes"),
         about="base + whole lines / min(saturated, blocks x bytes in flight / round trip)",
     ),
-    "wave": Form(("base_s", "wave_s", "slots"), (), _wave, about="base + wave x ceil(x / slots)"),
+    "wave": Form(
+        ("base_s", "wave_s", "slots"),
+        (),
+        _wave,
+        positive=("slots",),
+        about="base + wave x ceil(x / slots)",
+    ),
     "module_law": Form(
         ("base_s", "row_to_64_s", "row_past_64_s", "context_s"),
         ("batch", "context_tokens"),
@@ -195,14 +233,17 @@ FORMS: dict[str, Form] = {
         DECODE_PARAMETERS,
         ("batch", "context_tokens"),
         decode_s,
-        ("rows_s",),
+        monotone=("rows_s",),
+        series=("rows", "rows_s"),
         about="the module law with a broken line in the batch and the selection's own costs",
     ),
     "prefill_module": Form(
         PREFILL_PARAMETERS,
         ("sequences", "new_tokens", "past_tokens"),
         prefill_s,
-        ("floor_s",),
+        monotone=("floor_s",),
+        series=("floor_s", "floor_past_tokens", "many_keys", "step_keys"),
+        positive=("topk_rows", "chunk_tokens"),
         about="the longer of launches and of work by tokens, pairs and keys",
     ),
     "rates": Form(
@@ -221,6 +262,7 @@ FORMS: dict[str, Form] = {
         ("base_s", "hbm_share", "flops_share"),
         ("read_s", "work_s"),
         _shares,
+        positive=("hbm_share", "flops_share"),
         about="base + reading + work at shares of datasheet rates",
     ),
 }

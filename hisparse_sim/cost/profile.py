@@ -15,9 +15,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from hisparse_sim.cost.hardware import Build, Hardware
+from hisparse_sim.cost.roles import misfit
 from hisparse_sim.cost.sample import Sample
 from hisparse_sim.cost.term import FitError, Grade, Term
 from hisparse_sim.errors import InputError
@@ -63,6 +64,12 @@ class Profile(Record):
     sources: dict[str, Source]
     samples: tuple[Sample, ...] = ()
     terms: tuple[Term, ...]
+    _layers: tuple[tuple[str, str], ...] = PrivateAttr(default=())
+
+    @property
+    def layers(self) -> tuple[tuple[str, str], ...]:
+        """(id, GPU) of this profile and of those below that have terms in it."""
+        return self._layers or ((self.id, self.hardware.gpu),)
 
     @model_validator(mode="after")
     def _consistent(self) -> Profile:
@@ -73,6 +80,8 @@ class Profile(Record):
             seen.add(term.id)
             if term.source not in self.sources:
                 raise ValueError(f"term {term.id} cites the source {term.source!r}, which is not listed")
+            if wrong := misfit(term):
+                raise ValueError(wrong)
         return self
 
     @cached_property
@@ -124,20 +133,25 @@ class Profile(Record):
             return self
         terms: dict[str, Term] = {}
         sources: dict[str, Source] = {}
+        layers = dict.fromkeys(self.layers)
         for profile in sorted((self, *below), key=lambda p: ORDER.index(p.kind)):
             for name, source in profile.sources.items():
                 if sources.setdefault(name, source) != source:
                     raise InputError(
                         f"source {name!r} means something else in {profile.id}; rename one", where=self.id
                     )
+            before = len(terms)
             for term in profile.terms:
                 terms.setdefault(term.id, term)
+            if len(terms) > before:
+                layers.update(dict.fromkeys(profile.layers))
         inputs = {name: digest for p in (*reversed(below), self) for name, digest in p.inputs.items()}
         found = self.model_copy(
             update={"terms": tuple(terms.values()), "sources": sources, "inputs": inputs, "over": ()}
         )
         for name in ("_by_id", "hash"):  # a copy takes along what was computed from the old terms
             found.__dict__.pop(name, None)
+        found._layers = tuple(layers)
         return found
 
 

@@ -84,7 +84,8 @@ class SparseAttention:
         )
         self._lead_prefill = Calls(lead_prefill, leaders)
         self._skip_prefill = Calls(skip_prefill, followers) if followers else None
-        chunk = int(lead_prefill.value("chunk_tokens"))
+        self.chunk_tokens = chunk = int(lead_prefill.value("chunk_tokens"))
+        """What exceeds so many tokens of a prefill is priced as consecutive chunks."""
         self._chunks = Chunks(self._lead_prefill.limits, chunk)
         self._skip_chunks: Chunks | None = None
         if self._skip_prefill is not None and self._skip_prefill.limits != self._lead_prefill.limits:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import hypot
+from sys import maxsize
 from typing import NamedTuple
 
 import numpy as np
@@ -115,6 +117,7 @@ class StepCostModel:
         """How many steps so far were priced outside what was measured."""
         self._most_batch, self._most_context, self._most_pairs, self._most_tokens, self._most_past = domain
         self._always = bool(self.stands_in)
+        self._chunk_tokens = getattr(self.attention, "chunk_tokens", 0) or maxsize
         self._of_tokens: dict[int, tuple[float, float, float]] = {}
         self.warnings = tuple(_warnings(profile, node, engine, self.stands_in))
 
@@ -134,9 +137,11 @@ class StepCostModel:
         """Seconds by part, and traffic, of one step. An empty step costs nothing."""
         tokens = batch = work.decode_requests
         context, prefills = work.decode_context_tokens, work.prefills
-        longest = 0
+        longest, chunk = 0, self._chunk_tokens
         for new, past in prefills:
             tokens += new
+            if new > chunk:
+                past = reached(new, past, chunk)
             if past > longest:
                 longest = past
         if not tokens:
@@ -240,7 +245,7 @@ class StepCostModel:
         cost, profile = self.step(work), self.profile
         self.outside = counted
         batch, context, tokens = work.decode_requests, work.decode_context_tokens, work.tokens
-        past = max((past for _, past in work.prefills), default=0)
+        past = max((reached(*prefill, self._chunk_tokens) for prefill in work.prefills), default=0)
         rows: list[CostRow] = []
 
         def row(part: str, seconds: float, relative: float, source: str, grade: str,
@@ -279,8 +284,13 @@ class StepCostModel:
             of_link = GRADE_UNCERTAINTY["published"]
             row("staging", cost.staging_s, of_link, tiers.link.gather_source, "published")
             row("mirror", cost.mirror_s, of_link, tiers.link.gather_source, "published")
-        total = sum(r.uncertainty_s**2 for r in rows) ** 0.5
+        total = hypot(*(r.uncertainty_s for r in rows))
         return StepAnswer(cost.total_s, total, all(r.in_domain for r in rows), tuple(rows))
+
+
+def reached(new_tokens: int, past_tokens: int, chunk_tokens: int) -> int:
+    """Past tokens of the last of the chunks of ``chunk_tokens`` that a prefill is priced as."""
+    return past_tokens + (new_tokens - 1) // chunk_tokens * chunk_tokens if new_tokens else past_tokens
 
 
 UNBOUNDED = Domain()
@@ -290,11 +300,11 @@ _REMEMBERED = 65_536
 
 
 def _warnings(profile: Profile, node: NodeSpec, engine: EngineSpec, stands_in: tuple[str, ...]) -> list[str]:
-    found = []
-    if not same_gpu(profile.hardware.gpu, node.gpu.name):
-        found.append(
-            f"profile {profile.id} was measured on {profile.hardware.gpu}, the node has {node.gpu.name}"
-        )
+    found = [
+        f"profile {name} was measured on {gpu}, the node has {node.gpu.name}"
+        for name, gpu in profile.layers
+        if not same_gpu(gpu, node.gpu.name)
+    ]
     found += [f"not measured: {what}" for what in dict.fromkeys(stands_in)]
     if engine.mtp:
         found.append("engine.mtp: drafting and verifying are not priced; a step costs what it does without")

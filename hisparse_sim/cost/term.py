@@ -24,6 +24,12 @@ GRADE_UNCERTAINTY: dict[str, float] = {
 """Relative uncertainty where neither an error of a fit nor a range is known: a convention of this
 package, not a measurement."""
 
+_TINY = 1e-12
+_LEAST = {"slots": 1.0, "chunk_tokens": 1.0, "line_bytes": 1.0, "topk_rows": 1.0}
+"""Least values of parameters that something is divided by; of all others ``_TINY``."""
+_MOST_S, _MOST = 1e6, 1e18
+"""Most of a time (11 days) and of anything else: far beyond any machine, and sums stay finite."""
+
 _MEDIAN_TO_SIGMA = 1.4826
 """Standard deviation over median absolute deviation of a normal distribution."""
 
@@ -74,9 +80,8 @@ class Term(Fitted):
         if want != got - axes or (form.axes and not axes):
             extra = [*sorted(want), *(["at_<variable> for each axis"] if form.axes else [])]
             raise ValueError(f"{self.id}: form {self.form} takes {extra}, not {sorted(got)}")
-        for name, value in self.params.items():
-            if min(value if isinstance(value, tuple) else (value,), default=-1.0) < 0:
-                raise ValueError(f"{self.id}: {name} is negative or empty: {value}")
+        for name in self.params:
+            self._parameter(name, several=name in form.series or name in axes, positive=name in form.positive)
         for name in form.monotone:
             if list(self.series(name)) != sorted(self.series(name)):
                 raise ValueError(f"{self.id}: {name} falls; more work must not cost less")
@@ -86,6 +91,7 @@ class Term(Fitted):
             self._knots("rows", "rows_s")
         elif self.form == "prefill_module":
             self._knots("floor_past_tokens", "floor_s", least=1)
+            self._prefill_limits()
         elif self.form == "table":
             self._grid(sorted(axes))
         if self.plausible is not None and self.form not in ("constant", "wave"):
@@ -95,12 +101,31 @@ class Term(Fitted):
                 raise ValueError(f"{self.id}: domain.{name} runs from {low:g} down to {high:g}")
         return self
 
+    def _parameter(self, name: str, *, several: bool, positive: bool) -> None:
+        value = self.params[name]
+        if isinstance(value, tuple) and not several:
+            raise ValueError(f"{self.id}: {name} is one number, not {len(value)}")
+        values = self.series(name)
+        if min(values, default=-1.0) < 0:
+            raise ValueError(f"{self.id}: {name} is negative or empty: {value}")
+        if positive and min(values) < (least := _LEAST.get(name, _TINY)):
+            raise ValueError(f"{self.id}: {name} is {min(values):g}, must be at least {least:g}")
+        timed = self.unit == "s" and name in ("value", "values", "y", "tail_slope")
+        timed = timed or (name.endswith("_s") and not name.endswith("_per_s"))
+        if max(values) > (most := _MOST_S if timed else _MOST):
+            raise ValueError(f"{self.id}: {name} is {max(values):g}, must be at most {most:g}")
+
     def _knots(self, at: str, values: str, least: int = 2) -> None:
         x, y = self.series(at), self.series(values)
         if len(x) != len(y) or len(x) < least or list(x) != sorted(set(x)):
             raise ValueError(
                 f"{self.id}: {at} and {values} need equal length of at least {least}, {at} rising"
             )
+
+    def _prefill_limits(self) -> None:
+        for name in ("many_keys", "step_keys"):
+            if len(self.series(name)) != 2:
+                raise ValueError(f"{self.id}: {name} needs two numbers")
 
     def _grid(self, axes: list[str]) -> None:
         size = 1
@@ -110,8 +135,8 @@ class Term(Fitted):
                 raise ValueError(f"{self.id}: {name} must rise and be more than 0")
             size *= len(axis)
         values = self.series("values")
-        if len(values) != size or min(values) <= 0:
-            raise ValueError(f"{self.id}: values must be {size} numbers of more than 0, one a grid point")
+        if len(values) != size:
+            raise ValueError(f"{self.id}: values must be {size} numbers, one a grid point")
         inner = 1
         for name in reversed(axes):  # the last axis runs fastest
             n = len(self.series(name))

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from hisparse_sim.cost.profile import Profile, load_profile, profile_for
+from hisparse_sim.cost.step import StepCostModel
 from hisparse_sim.errors import InputError
 from hisparse_sim.scenario.catalogue import configs_dir
-from hisparse_sim.scenario.loader import load_node
+from hisparse_sim.scenario.engine import EngineSpec
+from hisparse_sim.scenario.loader import load_model, load_node
 
 SHIPPED = configs_dir() / "calibrations" / "h200-published.json"
 
@@ -84,6 +86,25 @@ def _broken(change: str) -> str:
             term["params"]["rows_s"][1] = 0.0
         case "reversed domain":
             term["domain"]["batch"] = [256, 1]
+        case "one number of a series":
+            term["params"]["depth_s"] = [1e-9, 2e-9]
+        case "absurd time":
+            term["params"]["depth_s"] = 1e300
+        case "lost domain":
+            del term["domain"]["batch_x_context"]
+        case "wrong form for its part" | "nothing to divide by" | "no slots" | "hidden twice":
+            by_id = {t["id"]: t for t in data["terms"]}
+            resolve, share = by_id["hisparse.resolve"], by_id["hisparse.prefetch_hidden_share"]
+            if change == "wrong form for its part":
+                resolve.update(form="constant", params={"value": 2e-5})
+            elif change == "no slots":
+                resolve["params"]["slots"] = 0
+            elif change == "hidden twice":
+                share.update(params={"value": 2.0}, plausible=None)
+            else:
+                by_id["roofline.hbm_share"].update(params={"value": 0.0}, plausible=None)
+        case "wrong unit for its part":
+            term["unit"] = "B/s"
         case "falling line":
             line = next(t for t in data["terms"] if t["form"] == "piecewise_linear")
             line["params"]["y"] = line["params"]["y"][::-1]
@@ -107,6 +128,14 @@ def _broken(change: str) -> str:
         ("duplicate", "twice"),
         ("falling line", "y falls"),
         ("falling batch", "rows_s falls"),
+        ("one number of a series", "depth_s is one number, not 2"),
+        ("absurd time", r"depth_s is 1e\+300, must be at most 1e\+06"),
+        ("lost domain", r"lacks domain\.batch_x_context"),
+        ("wrong form for its part", r"form constant does not price hisparse\.resolve, which takes wave"),
+        ("nothing to divide by", r"roofline\.hbm_share: value 0 is not allowed"),
+        ("no slots", "slots is 0, must be at least 1"),
+        ("hidden twice", "value 2 is not allowed, must be 0 to 1"),
+        ("wrong unit for its part", "is in 's', not in 'B/s'"),
         ("reversed domain", "domain.batch runs from 256 down to 1"),
         ("truncated", "truncated"),
         ("a list", "holds a list"),
@@ -185,6 +214,24 @@ def test_measured_terms_hide_a_users_which_hide_published_ones(tmp_path: Path) -
     assert named.term("overhead.layer").value() == 1e-6
     assert named.hash != whole.hash  # another name, the same prices
     assert {t.id: t.params for t in named.terms} == {t.id: t.params for t in whole.terms}
+
+
+def test_every_gpu_that_prices_something_is_known_whatever_the_order(tmp_path: Path) -> None:
+    box = _layer(tmp_path / "box.json", "measured", 1e-6)
+    box.write_text(box.read_text().replace("NVIDIA H200", "NVIDIA B200"))
+    both = {("h200-published", "NVIDIA H200"), ("box", "NVIDIA B200")}
+    assert set(load_profile(f"h200-published,{box}").layers) == both
+    assert set(load_profile(f"{box},h200-published").layers) == both
+    hidden = _layer(tmp_path / "hidden.json", "user", 1e-6)
+    assert {name for name, _ in load_profile(f"{box},{hidden},h200-published").layers} == {
+        "box",
+        "h200-published",
+    }
+    model = load_model("glm-5.3")
+    warnings = StepCostModel(
+        model, load_node("8xh200"), EngineSpec(), load_profile(f"h200-published,{box}")
+    ).warnings
+    assert warnings == ("profile box was measured on NVIDIA B200, the node has H200 SXM5 141GB",)
 
 
 def test_a_profile_over_itself_or_over_nothing_known_is_refused(tmp_path: Path) -> None:

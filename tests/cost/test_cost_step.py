@@ -296,12 +296,27 @@ def test_steps_outside_are_counted_with_the_furthest_of_each_variable() -> None:
     assert {f.variable: f.value for f in model.outside.furthest} == {
         "tokens in context of a request": 400_000,
         "tokens of a step": 20_000,
-        "past tokens of a prefill chunk": 300_000,
+        # 20,000 tokens are priced as chunks of 8,192, the last of which has two before it.
+        "past tokens of a prefill chunk": 300_000 + 2 * 8_192,
     }
     assert model.outside.words(4) == (
         "3 of 4 steps are priced outside what was measured; furthest: "
         "400,000 tokens in context of a request, measured to 131,073 (3.05 x)"
     )
+
+
+def test_the_past_of_a_prefill_grows_from_chunk_to_chunk() -> None:
+    model = cost_model()
+    inside = model.query(StepWork(prefills=((8_192, 202_000),)))
+    assert inside.in_domain
+    grown = model.query(StepWork(prefills=((16_384, 202_000),)))
+    (limit,) = next(row.beyond for row in grown.parts if row.part == "attention")
+    assert (limit.variable, limit.value) == ("past tokens of a prefill chunk", 210_192)
+    whole, parts = (
+        model.attention.prefill_s([(20_000, 5)]),
+        [model.attention.prefill_s([chunk]) for chunk in ((8_192, 5), (8_192, 8_197), (3_616, 16_389))],
+    )
+    assert whole == pytest.approx(sum(parts))
 
 
 def test_decode_is_bounded_in_the_context_of_one_request_and_of_all_apart() -> None:
