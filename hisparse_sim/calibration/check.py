@@ -48,6 +48,7 @@ class Score:
     ``target``: whether the stratum has one (median 3 %, 90th percentile 10 %). ``out_of_domain`` rows
     are scored, too; ``unmodelled`` and ``zero_latency`` ones are not. ``neighbour_*``: the error of
     predicting a row from those next to it along one axis, which is the noise of the data itself.
+    ``method``: ``profile``, ``leave-one-out``, or ``fitted`` where that would need scipy, or more rows.
     """
 
     name: str
@@ -67,8 +68,10 @@ class Score:
 
     @property
     def met(self) -> bool | None:
-        """Whether the target is met; none without one or without rows."""
+        """Whether the target is met; none without one, without rows, and for rows that the fit has seen."""
         if not self.target or self.median_abs_rel is None or self.p90_abs_rel is None:
+            return None
+        if self.method == "fitted":
             return None
         return self.median_abs_rel <= MEDIAN and self.p90_abs_rel <= P90
 
@@ -99,7 +102,13 @@ def check(profile: Profile, path: Path, *, which: Which = "all") -> Checked:
             rows = rows[rows["kept_out"] == (which == "kept-out")].reset_index(drop=True)
         name = table_name(file, table)
         warnings += _other_gpu(profile, name, set(map(str, rows.get("device", ()))))
-        scores += _table_scores(profile, name, table, rows)
+        found = list(_table_scores(profile, name, table, rows))
+        if any(s.method == "fitted" for s in found) and find_spec("scipy") is None:
+            warnings.append(
+                f"{name}: scored as fitted, since leaving each row out needs scipy (pip install "
+                "'hisparse-sim[fit]'); no target is judged by that"
+            )
+        scores += found
     for file in samples:
         read = read_samples(file)
         warnings += _other_gpu(profile, file.name, {read.hardware.gpu})
@@ -145,32 +154,39 @@ def strata(table: Table, rows: pd.DataFrame) -> Iterator[tuple[str, Mask, bool]]
     everything = np.ones(len(rows), dtype=bool)
     if table.stem.startswith("dsa_prefill"):
         many = (rows["isl"] * rows["batch_size"] > SPLIT_TOKENS).to_numpy(dtype=bool)
-        skip = rows["op_name"].str.contains("skip").to_numpy(dtype=bool)
+        skip = rows["op_name"].str.contains("skip", na=False).to_numpy(dtype=bool)
         for words, which in (("with indexer", ~skip), ("without indexer", skip)):
             yield f"{words}, above 1,024 new tokens", which & many, words == "with indexer"
             yield f"{words}, to 1,024 new tokens", which & ~many, False
     elif table.stem == "allreduce_custom_vllm":
-        for backend in ("vllm_graph", "vllm_eager"):
-            yield backend, (rows["backend"] == backend).to_numpy(dtype=bool), backend == "vllm_graph"
+        for backend, which in _each(rows["backend"], ("vllm_graph", "vllm_eager")):
+            yield backend, which, backend == "vllm_graph"
     elif table.stem == "nccl":
-        for op in sorted(set(rows["op_name"])):
-            yield str(op), (rows["op_name"] == op).to_numpy(dtype=bool), False
+        for op, which in _each(rows["op_name"], ("all_gather", "all_reduce", "alltoall", "reduce_scatter")):
+            yield op, which, False
     else:
         yield "all", everything, table.stem.startswith(("dsa_decode", "moe_"))
+
+
+def _each(column: pd.Series, known: tuple[str, ...]) -> Iterator[tuple[str, Mask]]:
+    """The rows of each value: the known ones, whether there are any or not, then all others."""
+    texts = column.astype(object).map(str)
+    for value in (*known, *sorted(set(texts) - set(known))):
+        yield value, (texts == value).to_numpy(dtype=bool)
 
 
 def _table_scores(profile: Profile, name: str, table: Table, rows: pd.DataFrame) -> Iterator[Score]:
     import numpy as np
 
     seconds = seconds_of(table.stem, rows)
-    usable = seconds > 0
+    usable = np.isfinite(seconds) & (seconds > 0)
     errors = np.full(len(rows), np.nan)
     beyond = np.zeros(len(rows), dtype=bool)
     nearby = np.full(len(rows), np.nan)
-    left_out = np.zeros(len(rows), dtype=bool)
+    left_out, seen = np.zeros(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool)
     for group in groups(table.stem, rows):
-        index = group.rows[usable[group.rows]]
-        inside = usable[group.rows]
+        inside = usable[group.rows] & group.whole
+        index = group.rows[inside]
         variables = {k: v[inside] for k, v in group.variables.items()}
         nearby[index] = neighbour_errors(variables, seconds[index])
         term = profile.find(group.term)
@@ -178,7 +194,8 @@ def _table_scores(profile: Profile, name: str, table: Table, rows: pd.DataFrame)
             continue
         refit = _refit(table, group, term, variables, seconds[index])
         left_out[index] = refit is not None
-        errors[index] = term.evaluate(variables) / seconds[index] - 1.0 if refit is None else refit
+        seen[index] = refit is None and _leaves_out(table, group.term)
+        errors[index] = _errors(term, variables, seconds[index]) if refit is None else refit
         beyond[index] = outside(term, variables)
     for stratum, which, target in strata(table, rows):
         scored = which & ~np.isnan(errors)
@@ -192,19 +209,29 @@ def _table_scores(profile: Profile, name: str, table: Table, rows: pd.DataFrame)
             int((beyond & scored).sum()),
             int((which & usable & np.isnan(errors)).sum()),
             int((which & ~usable).sum()),
-            "leave-one-out" if left_out[scored].any() else "profile",
+            "leave-one-out" if left_out[scored].any() else "profile" if not seen[scored].any() else "fitted",
             len(noise),
             *_figures(noise)[:2],
         )
+
+
+def _errors(term: Term, variables: Mapping[str, Array], seconds: Array) -> Array:
+    """Predicted over measured, less 1; not a number where the term gives no time (a call of no tokens)."""
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        predicted = term.evaluate(variables)
+        found = predicted / seconds - 1.0
+    return np.where(np.isfinite(found) & (predicted > 0), found, np.nan)
 
 
 def _refit(
     table: Table, group: Group, term: Term, variables: Mapping[str, Array], seconds: Array
 ) -> Array | None:
     """Errors with each row left out in turn, where that is how a table is scored and can be done."""
-    if table.stem != _LEFT_OUT or not group.term.startswith("allreduce."):
+    if not _leaves_out(table, group.term) or find_spec("scipy") is None:
         return None
-    if len(seconds) <= len(term.series("x")) + 1 or find_spec("scipy") is None:
+    if len(seconds) <= len(term.series("x")) + 1:
         return None
     from hisparse_sim.calibration.fitting import FITTERS, left_out_errors
 
@@ -216,6 +243,10 @@ def _refit(
         seconds,
         each=True,
     )
+
+
+def _leaves_out(table: Table, term_id: str) -> bool:
+    return table.stem == _LEFT_OUT and term_id.startswith("allreduce.")
 
 
 def outside(term: Term, variables: Mapping[str, Array]) -> Mask:
@@ -264,16 +295,20 @@ def _sample_scores(profile: Profile, name: str, samples: Samples) -> Iterator[Sc
     import numpy as np
 
     found = list(sample_groups(samples))
-    priced = {group.sample for group in found}
+    formed = {group.sample for group in found}
     for group in found:
         term = profile.find(group.term)
         if term is None:
             yield Score(name, group.term, 0, None, None, None, False, 0, len(group.seconds), 0)
             continue
-        errors = np.abs(term.evaluate(group.variables) / group.seconds - 1.0)
-        beyond = int(outside(term, group.variables).sum())
-        yield Score(name, group.term, len(errors), *_figures(errors), False, beyond, 0, 0)
-    others = [s for s in samples.measured if s.name not in priced]
+        errors = np.abs(_errors(term, group.variables, group.seconds))
+        priced = ~np.isnan(errors)
+        beyond = int((outside(term, group.variables) & priced).sum())
+        lacking = int((~priced).sum())
+        yield Score(
+            name, group.term, len(errors) - lacking, *_figures(errors[priced]), False, beyond, lacking, 0
+        )
+    others = [s for s in samples.measured if s.name not in formed]
     if others:
         yield Score(name, "without a form", 0, None, None, None, False, 0, len(others), 0)
 

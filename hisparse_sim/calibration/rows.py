@@ -17,6 +17,8 @@ CHUNK_TOKENS = 8192.0
 """Most tokens of a call in SGLang's prefill rows."""
 SEQUENCES = 16
 """Most sequences of a prefill call that is modelled; engines rarely start more prompts in a step."""
+_MOST, _MOST_OF_ANY = {"new_tokens": 1e8}, 1e18
+"""A prefill is priced chunk by chunk, so that tokens without end would take time without end."""
 DECODE_ROWS_OF_VLLM = ("fp8_block", "bfloat16")
 
 
@@ -28,6 +30,16 @@ class Group:
     form: str
     rows: npt.NDArray[np.intp]
     variables: dict[str, Array]
+
+    @property
+    def whole(self) -> npt.NDArray[np.bool_]:
+        """Which rows can be priced at all: every variable a number, from 0 to what a law can be asked."""
+        import numpy as np
+
+        found = np.ones(len(self.rows), dtype=bool)
+        for name, values in self.variables.items():
+            found &= (values >= 0) & (values <= _MOST.get(name, _MOST_OF_ANY))
+        return found
 
 
 def groups(stem: str, rows: pd.DataFrame) -> Iterator[Group]:
@@ -73,7 +85,7 @@ def _by(rows: pd.DataFrame, names: list[str]) -> Iterator[tuple[tuple[Any, ...],
 
 
 def _families(models: pd.Series) -> pd.Series:
-    return models.str.contains("DeepSeek").map({True: "deepseek", False: "glm"})
+    return models.str.contains("DeepSeek", na=False).map({True: "deepseek", False: "glm"})
 
 
 def _decode(rows: pd.DataFrame, kind: pd.Series) -> Iterator[Group]:
@@ -96,7 +108,7 @@ def _decode_vllm(rows: pd.DataFrame) -> Iterator[Group]:
 
 
 def _decode_sglang(rows: pd.DataFrame) -> Iterator[Group]:
-    kind = rows["op_name"].str.contains("skip").map({True: "skip", False: "indexer"})
+    kind = rows["op_name"].str.contains("skip", na=False).map({True: "skip", False: "indexer"})
     yield from _decode(rows, kind)
 
 
@@ -126,8 +138,8 @@ def _prefill_vllm(rows: pd.DataFrame) -> Iterator[Group]:
 def _prefill_sglang(rows: pd.DataFrame) -> Iterator[Group]:
     """Weights in fp8 (16 bits where a GPU has no other rows); short contexts run dense kernels."""
     some = rows[rows["batch_size"] <= SEQUENCES]
-    skip = some["op_name"].str.contains("skip")
-    dense = some["kernel_source"].str.contains("dense_mha")
+    skip = some["op_name"].str.contains("skip", na=False)
+    dense = some["kernel_source"].str.contains("dense_mha", na=False)
     sparse_kind = skip.map({True: "skip", False: "indexer"})
     kind = sparse_kind.where(~dense, skip.map({True: "dense_skip", False: "dense"}))
     fp8 = set(kind[some["gemm_type"] == "fp8_block"])

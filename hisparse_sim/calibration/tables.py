@@ -59,7 +59,7 @@ _ATTENTION_KEY = (
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table: where the package keeps it, and ``key``, the columns that name a row.
+    """One table: where the package keeps it, and its columns: ``key`` names a row, ``more`` are read, too.
 
     A row whose key hashes to a multiple of four is kept out of every fit. Without a key (few rows)
     none is, and errors are of each row left out in turn.
@@ -70,15 +70,23 @@ class Table:
     file: str
     version: str
     key: tuple[str, ...] = ()
+    more: tuple[str, ...] = ("latency",)
 
 
-def _table(stem: str, place: str, file: str, version: str, key: tuple[str, ...] = ()) -> Table:
-    return Table(stem, place, file, version, key)
+def _table(
+    stem: str, place: str, file: str, version: str, key: tuple[str, ...] = (), *more: str, timed: bool = True
+) -> Table:
+    return Table(stem, place, file, version, key, (*more, "latency") if timed else more)
 
 
 _VLLM, _SGLANG = "0.24.0", "0.5.14"
 _SPARSE = "sparse_attention"
 _KERNEL_KEY = _MODULE_KEY
+_DEEPEP = ("node_num", "hidden_size", "num_token", "num_topk", "num_experts")
+_TEXTS = frozenset(
+    ("kernel_source", "model", "op_name", "kv_cache_dtype", "gemm_type", "gemm_dtype", "moe_dtype")
+).union(("nccl_dtype", "distribution", "backend", "score_mode"))
+"""Columns of text; all others that are read hold numbers."""
 
 TABLES: tuple[Table, ...] = (
     _table("dsa_decode_module_vllm", f"{_SPARSE}/vllm", "dsa_generation_module_perf", _VLLM, _MODULE_KEY),
@@ -89,7 +97,14 @@ TABLES: tuple[Table, ...] = (
         _SGLANG,
         ("op_name", *_MODULE_KEY),
     ),
-    _table("dsa_prefill_module_vllm", f"{_SPARSE}/vllm", "dsa_context_module_perf", _VLLM, _MODULE_KEY),
+    _table(
+        "dsa_prefill_module_vllm",
+        f"{_SPARSE}/vllm",
+        "dsa_context_module_perf",
+        _VLLM,
+        _MODULE_KEY,
+        "op_name",
+    ),
     _table(
         "dsa_prefill_module_sglang",
         f"{_SPARSE}/sglang",
@@ -97,11 +112,52 @@ TABLES: tuple[Table, ...] = (
         _SGLANG,
         ("op_name", *_MODULE_KEY),
     ),
-    _table("moe_fp8_sglang", "moe/sglang", "moe_perf", _SGLANG, _MOE_KEY),
-    _table("allreduce_custom_vllm", "comm/vllm", "custom_allreduce_perf", _VLLM),
-    _table("nccl", "comm/nccl", "nccl_perf", "2.29.2"),
-    _table("deepep_ll_sglang", "comm/sglang", "wideep_deepep_ll_perf", "0.5.12"),
-    _table("deepep_normal_sglang", "comm/sglang", "wideep_deepep_normal_perf", "0.5.12"),
+    _table("moe_fp8_sglang", "moe/sglang", "moe_perf", _SGLANG, _MOE_KEY, "moe_dtype", "num_experts"),
+    _table(
+        "allreduce_custom_vllm",
+        "comm/vllm",
+        "custom_allreduce_perf",
+        _VLLM,
+        (),
+        "backend",
+        "num_gpus",
+        "message_size",
+    ),
+    _table(
+        "nccl",
+        "comm/nccl",
+        "nccl_perf",
+        "2.29.2",
+        (),
+        "op_name",
+        "num_gpus",
+        "message_size",
+        "nccl_dtype",
+    ),
+    _table(
+        "deepep_ll_sglang",
+        "comm/sglang",
+        "wideep_deepep_ll_perf",
+        "0.5.12",
+        (),
+        *_DEEPEP,
+        "dispatch_avg_t_us",
+        "combine_avg_t_us",
+        timed=False,
+    ),
+    _table(
+        "deepep_normal_sglang",
+        "comm/sglang",
+        "wideep_deepep_normal_perf",
+        "0.5.12",
+        (),
+        *_DEEPEP,
+        "dispatch_sms",
+        "combine_sms",
+        "dispatch_transmit_us",
+        "combine_transmit_us",
+        timed=False,
+    ),
     _table("mla_decode_module_vllm", "mla/vllm", "mla_generation_module_perf", _VLLM, _MODULE_KEY),
     _table("gqa_decode_vllm", "attention/vllm", "generation_attention_perf", _VLLM, _ATTENTION_KEY),
     _table("gqa_prefill_vllm", "attention/vllm", "context_attention_perf", _VLLM, _ATTENTION_KEY),
@@ -135,7 +191,8 @@ def kept_out(rows: pd.DataFrame, key: tuple[str, ...]) -> npt.NDArray[np.bool_]:
 
     if not key:
         return np.zeros(len(rows), dtype=bool)
-    first, *others = (rows[name].astype(str) for name in key)
+    # Not ``astype(str)``, which leaves out what is missing.
+    first, *others = (rows[name].astype(object).map(str) for name in key)
     texts = first
     for column in others:
         texts = texts + "|" + column
@@ -179,6 +236,8 @@ class Folder:
         rows = self.read(stem)
         if rows is None:
             raise InputError(f"no table {stem}_*.parquet", where=str(self.path))
+        if rows.empty:
+            raise InputError(f"table {stem} holds no rows", where=str(self.path))
         return rows
 
 
@@ -191,9 +250,16 @@ def read_rows(path: Path, table: Table) -> pd.DataFrame:
     except Exception as error:  # pyarrow has no common base for what it raises
         text = " ".join(str(error).split())[:120]
         raise InputError(f"is not a readable parquet table: {text}", where=str(path)) from None
-    lacking = [name for name in table.key if name not in rows]
+    read = dict.fromkeys((*table.key, *table.more))
+    lacking = [name for name in read if name not in rows]
     if lacking:
         raise InputError(f"lacks the columns {', '.join(lacking)} of a {table.stem} table", where=str(path))
+    for name in read:
+        if pd.api.types.is_numeric_dtype(rows[name]) == (name in _TEXTS) and len(rows):
+            raise InputError(
+                f"column {name} holds {rows[name].dtype}, not {'text' if name in _TEXTS else 'numbers'}",
+                where=str(path),
+            )
     rows = rows.reset_index(drop=True)
     if "latency" in rows:
         rows["t_s"] = rows["latency"].astype(float) / 1e3

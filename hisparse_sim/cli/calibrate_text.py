@@ -20,10 +20,11 @@ def _percent(value: float | None) -> str:
 def scores_text(scores: Sequence[Score]) -> str:
     """A line a stratum; errors beside the noise of the data itself."""
     words = {None: "", True: "met", False: "MISSED"}
+    methods = {"leave-one-out": " (each left out)", "fitted": " (as fitted)", "profile": ""}
     rows = [
         {
             "table": s.name,
-            "stratum": s.stratum + (" (each left out)" if s.method == "leave-one-out" else ""),
+            "stratum": s.stratum + methods[s.method],
             "rows": f"{s.n:,}",
             "median": _percent(s.median_abs_rel),
             "90 %": _percent(s.p90_abs_rel),

@@ -92,6 +92,54 @@ def test_rows_outside_unmodelled_and_without_a_time_are_counted_apart(tmp_path: 
     assert (score.n, score.out_of_domain, score.unmodelled, score.zero_latency) == (2, 1, 1, 1)
 
 
+def test_rows_that_no_law_can_price_are_counted_and_never_stop_a_check(tmp_path: Path) -> None:
+    rows = _decode(step=[65_535.0, np.nan, np.inf, -9.0])
+    rows["latency"] = 1.0
+    _save(tmp_path, rows)
+    prefill = _decode(op_name=["x", "x", None, "x"], isl=[1e12, 2048, 2048, 0], model="GLM", latency=2.0)
+    _save(
+        tmp_path, prefill.assign(kernel_source="sglang_dsa_indexer_flashmla_kv", batch_size=1, step=0),
+        "dsa_prefill_module_sglang_0.5.14",
+    )  # fmt: skip
+    decode, *others = check(PROFILE, tmp_path).scores
+    assert (decode.n, decode.unmodelled, decode.zero_latency) == (1, 3, 0)
+    assert sum(s.n + s.unmodelled for s in others) == 4 and sum(s.unmodelled for s in others) >= 2
+    _save(tmp_path, _decode(latency=[np.nan, np.inf, -1.0, 1.0]))
+    found = check(PROFILE, tmp_path)
+    assert (found.scores[0].n, found.scores[0].zero_latency) == (1, 3)
+    json.dumps(found.as_json(), allow_nan=False)
+
+
+def test_every_row_is_counted_in_one_stratum_and_each_known_stratum_is_there(tmp_path: Path) -> None:
+    rows = pd.DataFrame({"op_name": ["all_reduce", "send"], "num_gpus": 8, "message_size": 2**20})
+    rows = rows.assign(nccl_dtype="half", latency=0.03)
+    _save(tmp_path, rows, "nccl_2.29.2")
+    found = {s.stratum: (s.n, s.unmodelled) for s in check(PROFILE, tmp_path).scores}
+    assert found == {
+        "all_gather": (0, 0),
+        "all_reduce": (1, 0),
+        "alltoall": (0, 0),
+        "reduce_scatter": (0, 0),
+        "send": (0, 1),
+    }
+    _save(tmp_path, rows[:0], "nccl_2.29.2")
+    assert [s.stratum for s in check(PROFILE, tmp_path).scores] == list(found)[:4]
+
+
+def test_without_scipy_no_target_is_judged_by_rows_the_fit_has_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = pd.DataFrame({"num_gpus": 8, "message_size": 2 ** np.arange(8, 26), "backend": "vllm_graph"})
+    at = {"bytes": rows["message_size"].to_numpy(float) * 2}
+    rows["latency"] = 1e3 * PROFILE.term("allreduce.gpus8").evaluate(at)
+    _save(tmp_path, rows, "allreduce_custom_vllm_0.24.0")
+    monkeypatch.setattr("hisparse_sim.calibration.check.find_spec", lambda name: None)
+    found = check(PROFILE, tmp_path)
+    graph = next(s for s in found.scores if s.stratum == "vllm_graph")
+    assert (graph.n, graph.method, graph.target, graph.met) == (18, "fitted", True, None)
+    assert "hisparse-sim[fit]" in found.warnings[0]
+
+
 def test_nothing_scored_gives_null_figures(tmp_path: Path) -> None:
     _save(tmp_path, _decode(gemm_type="int4"))
     data = check(PROFILE, tmp_path).as_json()

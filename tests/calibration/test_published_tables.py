@@ -88,6 +88,18 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     pd.DataFrame({"latency": [1.0]}).to_parquet(broken)
     with pytest.raises(InputError, match="lacks the columns kernel_source, num_tokens"):
         read_rows(broken, BY_STEM["moe_fp8_sglang"])
+    key = dict.fromkeys(BY_STEM["moe_fp8_sglang"].key, 1) | {"kernel_source": "k", "distribution": "d"}
+    pd.DataFrame([key]).to_parquet(broken)
+    with pytest.raises(InputError, match="lacks the columns moe_dtype, num_experts, latency"):
+        read_rows(broken, BY_STEM["moe_fp8_sglang"])
+    whole = key | {"moe_dtype": "fp8", "num_experts": 256, "latency": 1.0}
+    for name, value, said in (("latency", "fast", "not numbers"), ("distribution", 3, "not text")):
+        pd.DataFrame([whole | {name: value}]).to_parquet(broken)
+        with pytest.raises(InputError, match=rf"column {name} holds .*, {said}"):
+            read_rows(broken, BY_STEM["moe_fp8_sglang"])
+    pd.DataFrame([whole])[:0].to_parquet(broken)
+    with pytest.raises(InputError, match="moe_fp8_sglang holds no rows"):
+        Folder(tmp_path).need("moe_fp8_sglang")
     monkeypatch.setattr(tables, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"hisparse-sim\[aiconfigurator\]"):
         package_folder("h200_sxm")
