@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from hisparse_sim.calibration.experts_fit import DISTRIBUTIONS
@@ -12,6 +13,7 @@ from hisparse_sim.cost.decode_form import DECODE_WORK
 from hisparse_sim.cost.forms import FORMS
 from hisparse_sim.cost.profile import read_profile
 from hisparse_sim.cost.term import Term
+from hisparse_sim.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,12 +31,20 @@ def expert_shares(rows: pd.DataFrame, node: NodeSpec) -> Json:
     """For expert shapes without a line: reading the experts hit, and work, at shares of the datasheet."""
     import numpy as np
 
-    rows = rows[~rows["kept_out"] & (rows["moe_dtype"] == "fp8_block") & (rows["inter_size"] == 2048)]
+    rows = rows[
+        ~rows["kept_out"]
+        & (rows["t_s"] > 0)
+        & (rows["t_s"] < inf)
+        & (rows["moe_dtype"] == "fp8_block")
+        & (rows["inter_size"] == 2048)
+    ]
     rows = rows[rows["hidden_size"].isin((6144, 7168)) & rows["num_experts"].isin((256, 384))]
     rows = rows[(rows["moe_tp_size"] == 1) | (rows["moe_ep_size"] == 1)]
     rows = rows[
         (rows["moe_tp_size"] * rows["moe_ep_size"] <= 8) & (rows["distribution"] == DISTRIBUTIONS[-1])
     ]
+    if rows.empty:
+        raise InputError("has no row that tells shares of the datasheet rates", where="moe_fp8_sglang")
     names = ("num_tokens", "hidden_size", "inter_size", "num_experts", "topk", "moe_tp_size", "moe_ep_size")
     tokens, hidden, inter, experts, topk, tp, ep = (np.asarray(rows[name].to_numpy(float)) for name in names)
     weights = 3.0 * hidden * inter / tp

@@ -27,6 +27,7 @@ from hisparse_sim.calibration.rows import CHUNK_TOKENS, Group, groups, moe_term,
 from hisparse_sim.calibration.tables import Folder
 from hisparse_sim.cost.forms import Params
 from hisparse_sim.cost.profile import SCHEMA
+from hisparse_sim.errors import InputError
 from hisparse_sim.scenario.catalogue import load_node
 
 if TYPE_CHECKING:
@@ -165,13 +166,23 @@ def import_profile(system: System, folder: Path, node: NodeSpec, *, progress: Pr
 
 
 def _terms(stem: str, rows: pd.DataFrame) -> Iterator[Json]:
-    """A term a group of a table."""
+    """A term a group of a table; none where all rows are kept out, or have no time."""
     for group in groups(stem, rows):
-        index = group.rows
-        seconds = seconds_of(stem, rows)[index]
-        out = rows["kept_out"].to_numpy(dtype=bool)[index]
-        usable = seconds > 0
-        yield _term(group, seconds, out & usable, ~out & usable)
+        seconds = seconds_of(stem, rows)[group.rows]
+        out = rows["kept_out"].to_numpy(dtype=bool)[group.rows]
+        usable = _timed(seconds) & group.whole
+        if not (~out & usable).any():
+            continue
+        try:
+            yield _term(group, seconds, out & usable, ~out & usable)
+        except InputError as error:
+            raise InputError(error.message, where=f"{stem}: {group.term}") from None
+
+
+def _timed(seconds: Array) -> npt.NDArray[np.bool_]:
+    import numpy as np
+
+    return np.isfinite(seconds) & (seconds > 0)
 
 
 def _term(group: Group, seconds: Array, out: npt.NDArray[np.bool_], fitted: npt.NDArray[np.bool_]) -> Json:
@@ -238,16 +249,20 @@ def _experts(rows: pd.DataFrame, system: System) -> Iterator[Json]:
     """The lines of all shardings, smoothed together."""
     import numpy as np
 
+    kept = rows["kept_out"].to_numpy(dtype=bool)
+    seconds = seconds_of("moe_fp8_sglang", rows)
     found: list[tuple[Shape, Group]] = []
     for group in groups("moe_fp8_sglang", rows):
         first = rows.loc[group.rows[0]]
         names = ("hidden_size", "inter_size", "num_experts", "topk", "moe_tp_size", "moe_ep_size")
         hidden, inter, experts, topk, tp, ep = (int(first[name]) for name in names)
         shape = Shape(hidden, inter, experts, topk, tp, ep, str(first["distribution"]))
-        if _wanted(shape, system):
-            found.append((shape, group))
-    kept = rows["kept_out"].to_numpy(dtype=bool)
-    seconds = seconds_of("moe_fp8_sglang", rows)
+        usable = _timed(seconds[group.rows]) & group.whole
+        if _wanted(shape, system) and (usable & ~kept[group.rows]).any():
+            variables = {name: values[usable] for name, values in group.variables.items()}
+            found.append((shape, Group(group.term, group.form, group.rows[usable], variables)))
+    if not found:
+        raise InputError("has no row of a shape that is modelled", where="moe_fp8_sglang")
     shape_of = np.concatenate([np.full(len(g.rows), i) for i, (_, g) in enumerate(found)])
     index = np.concatenate([g.rows for _, g in found])
     tokens = np.concatenate([g.variables["tokens"] for _, g in found])

@@ -14,7 +14,7 @@ pytest.importorskip("scipy", reason="fitting needs the extra `fit`")
 
 from hisparse_sim.calibration import importer
 from hisparse_sim.calibration.importer import SYSTEMS, _terms, import_profile, to_text
-from hisparse_sim.calibration.tables import Folder
+from hisparse_sim.calibration.tables import BY_STEM, Folder
 from hisparse_sim.cost.profile import Profile, list_profiles, load_profile
 from hisparse_sim.errors import InputError
 from hisparse_sim.scenario.catalogue import configs_dir, list_nodes
@@ -71,6 +71,22 @@ def test_kept_out_rows_change_no_coefficient() -> None:
     assert spoiled["params"] == plain["params"] and spoiled["residual"] == plain["residual"]
     assert plain["kept_out"]["n"] == 5 and plain["kept_out"]["max_abs_rel"] < 0.01
     assert spoiled["kept_out"]["max_abs_rel"] > 0.9
+
+
+def test_rows_without_a_time_fit_nothing_and_too_few_are_named_with_their_term() -> None:
+    rows = pd.DataFrame({"backend": "vllm_graph", "num_gpus": 8, "message_size": [128, 256, 512, 1024]})
+    rows = rows.assign(t_s=[np.nan, np.inf, 0.0, -1.0], kept_out=False)
+    assert list(_terms("allreduce_custom_vllm", rows)) == []
+    assert list(_terms("allreduce_custom_vllm", rows.assign(t_s=1.0, kept_out=True))) == []
+    decode = {"op_name": "x", "model": "GLM", "kv_cache_dtype": "fp8", "gemm_type": "fp8_block"}
+    decode |= {"num_heads": 8, "batch_size": 1, "isl": 1, "t_s": 1e-4, "kept_out": False}
+    rows = pd.DataFrame(decode | {"step": [511, 1023]})
+    with pytest.raises(InputError, match=r"dsa\.decode\.indexer\.glm\.h8\.fp8: .*two batch sizes"):
+        list(_terms("dsa_decode_module_sglang", rows))
+    other = dict.fromkeys(BY_STEM["moe_fp8_sglang"].key, 3) | {"num_experts": 3}
+    with pytest.raises(InputError, match="no row of a shape"):
+        list(importer._experts(pd.DataFrame([other | {"moe_dtype": "bf16", "kept_out": False, "t_s": 1.0}]),
+                               SYSTEMS["h200"]))  # fmt: skip
 
 
 def test_a_folder_without_the_tables_is_refused(tmp_path: Path) -> None:
