@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf, log
 from typing import Any
 
 from hisparse_sim.cost.profile import Profile
@@ -12,6 +13,10 @@ from hisparse_sim.scenario.scenario import Scenario
 
 BATCHES = (1, 8, 32)
 CONTEXTS = (8_192, 131_072, 1_048_576)
+
+
+_STATED = ("unit", "domain", "residual", "holdout", "kept_out", "plausible", "source", "grade", "note")
+"""What a term states beside its form and parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,7 @@ class Difference:
 
     terms: tuple[TermChange, ...]
     tpot: tuple[TpotChange, ...]
+    warnings: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -80,7 +86,7 @@ def difference(before: Profile, after: Profile, scenario: Scenario | None = None
         for c in contexts
         for b in BATCHES
     )
-    return Difference(terms, tpot)
+    return Difference(terms, tpot, tuple(dict.fromkeys((*old.warnings, *new.warnings))))
 
 
 def _terms(before: Profile, after: Profile) -> list[TermChange]:
@@ -89,23 +95,25 @@ def _terms(before: Profile, after: Profile) -> list[TermChange]:
     found += [TermChange(name, "only in the second") for name in new if name not in old]
     for name, term in old.items():
         other = new.get(name)
-        if other is None or other.params == term.params:
+        if other is None or other == term:
             continue
         if other.form != term.form:
             found.append(TermChange(name, f"form {term.form} became {other.form}"))
-        else:
+        elif other.params != term.params:
             found.append(_params(term, other))
+        else:
+            stated = [field for field in _STATED if getattr(term, field) != getattr(other, field)]
+            found.append(TermChange(name, f"same times, other {', '.join(stated)}"))
     return found
 
 
 def _params(old: Term, new: Term) -> TermChange:
-    worst, largest = "", 1.0
+    worst, largest, most = "", 1.0, 0.0
     for name in old.params:
         a, b = old.series(name), new.series(name) if name in new.params else ()
         if len(a) != len(b):
             return TermChange(old.id, f"{name}: {len(a)} numbers became {len(b)}")
         for x, y in zip(a, b, strict=True):
-            ratio = y / x if x else (1.0 if not y else float("inf"))
-            if max(ratio, 1 / ratio if ratio else float("inf")) > max(largest, 1 / largest):
-                worst, largest = name, ratio
-    return TermChange(old.id, "changed", worst, largest if 0 < largest < float("inf") else None)
+            if x != y and (size := abs(log(y / x)) if x and y else inf) > most:
+                worst, largest, most = name, y / x if x else inf, size
+    return TermChange(old.id, "changed", worst, largest if 0 < largest < inf else None)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hisparse_sim.cli import calibrate_bench, flags
 from hisparse_sim.errors import InputError
+
+if TYPE_CHECKING:
+    from hisparse_sim.cost.profile import Profile
 
 app = typer.Typer(
     help="Build, fit, check, show and compare calibration profiles.",
@@ -63,19 +67,21 @@ def import_(
     """Fit published profiles from NVIDIA's measured tables (aiconfigurator-core)."""
     from hisparse_sim.calibration.importer import SYSTEMS, import_profile, to_text
     from hisparse_sim.calibration.tables import package_folder
-    from hisparse_sim.cost.profile import Profile
     from hisparse_sim.scenario.catalogue import load_node
 
     chosen = _systems(systems or [], everything)
     if tables is not None and len(chosen) > 1:
         raise InputError("holds the tables of one GPU; name one", where="--tables")
+    folder_out = out or Path()
+    if not folder_out.is_dir() or not os.access(folder_out, os.W_OK):
+        raise InputError("is not a folder that can be written", where=f"--out {folder_out}")
     for name in chosen:
         system = SYSTEMS[name]
         folder = tables if tables is not None else package_folder(system.folder)
         with _said(f"{name}-published") as say:
             profile = import_profile(system, folder, load_node(system.node), progress=say)
-        Profile.model_validate(profile)
-        path = (out or Path()) / f"{system.name}-published.json"
+        path = folder_out / f"{system.name}-published.json"
+        _validated(profile, path)
         _write(path, to_text(profile))
         print(f"{path}: {len(profile['terms'])} terms", file=sys.stderr)
 
@@ -129,7 +135,7 @@ def fit(
     from hisparse_sim.calibration.measured import fit_samples
     from hisparse_sim.calibration.samples import read_samples
     from hisparse_sim.cost.hardware import same_gpu
-    from hisparse_sim.cost.profile import Profile, read_profile
+    from hisparse_sim.cost.profile import read_profile
 
     for value, flag, most in ((gate, "--gate", 10.0), (holdout, "--holdout", 0.9)):
         if not 0 <= value <= most:
@@ -148,12 +154,27 @@ def fit(
         gate=gate,
         holdout=holdout,
     )
-    profile = Profile.model_validate(fitted.profile)
+    profile = _validated(fitted.profile, out)
     _write(out, to_text(fitted.profile))
     for line in fitted.refused:
         print(f"warning: refused: {line}", file=sys.stderr)
     print(_terms_text(profile))
     print(f"{out}: {len(profile.terms)} terms", file=sys.stderr)
+
+
+def _validated(profile: dict[str, Any], path: Path) -> Profile:
+    """What was fitted as a profile. Raises ``InputError`` for a term that no profile may have."""
+    from pydantic import ValidationError
+
+    from hisparse_sim.cost.profile import Profile
+    from hisparse_sim.scenario.validate import explain
+
+    try:
+        return Profile.model_validate(profile)
+    except ValidationError as error:
+        # The file is not written yet: no line of it could be named.
+        wrong = explain(error, Profile, file="")
+        raise InputError(f"what was fitted is no profile: {wrong}", where=str(path)) from None
 
 
 def _forms(given: list[str]) -> dict[str, str]:
@@ -239,6 +260,8 @@ def diff(
 
     asked = load_scenario(scenario) if scenario is not None else None
     found = difference(load_profile(before), load_profile(after), asked)
+    for warning in found.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     if as_json:
         _print_json(found.as_json())
     else:
