@@ -18,6 +18,8 @@ class SchedulerConfig:
     async_scheduling: bool = False
     cohort: bool = True
     """Count requests that only decode together (``scheduler.cohort``); the decisions are the same without."""
+    drafts: int = 0
+    """Tokens drafted for a request after each step that samples, and verified by its next; no ``cohort``."""
     give_up_after: int = 0
     """Preemptions after which the last victim is dropped if no request got further than ever before
     between them: they would go on for ever. 0: never, as vLLM."""

@@ -34,6 +34,8 @@ class Decision:
     """Tokens computed before this step, of each scheduled request."""
     epochs: dict[Request, tuple[int, bool]] = field(default_factory=dict)
     """Epoch of each scheduled request, and whether the step samples a token for it."""
+    drafted: dict[Request, int] = field(default_factory=dict)
+    """Drafts among the tokens of each request that samples; empty without speculative decoding."""
     running: int = 0
     waiting: int = 0
     short_of: str = ""

@@ -30,6 +30,7 @@ class Request:
         "batches",
         "computed",
         "content",
+        "drafts",
         "due",
         "end_tokens",
         "epoch",
@@ -85,7 +86,9 @@ class Request:
         self.furthest = 0
         """The most it has ever been."""
         self.placeholders = 0
-        """Sampled tokens that an asynchronous batch has not brought back yet."""
+        """Sampled tokens that an asynchronous batch has not brought back yet, and drafts that it verifies."""
+        self.drafts = 0
+        """Drafted tokens that its next step verifies."""
         self.in_flight = 0
         """Tokens scheduled in batches that have not come back."""
         self.batches = 0

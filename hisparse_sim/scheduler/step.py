@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import cast
 
 from hisparse_sim.scheduler.cohort import Cohort
@@ -23,6 +23,9 @@ from hisparse_sim.scheduler.request import Request, Status
 
 def _order(request: Request) -> int:
     return request.order
+
+
+NOBODY: Mapping[Request, int] = {}
 
 
 class Scheduler:
@@ -96,6 +99,7 @@ class Scheduler:
 
     def _count_computed(self, decision: Decision) -> None:
         asynchronous = self.config.async_scheduling
+        drafts = self.config.drafts
         past, epochs = decision.past, decision.epochs
         for request, tokens in decision.scheduled.items():
             before = past[request] = request.computed
@@ -103,7 +107,11 @@ class Scheduler:
             if after > request.furthest:
                 request.furthest = after
                 self._in_vain = 0
-            samples = after >= request.num_tokens + request.placeholders
+            drafted = after - request.num_tokens - request.placeholders
+            samples = drafted >= 0
+            if samples and drafts:
+                decision.drafted[request] = drafted
+                request.drafts = drafts
             epochs[request] = request.epoch, samples
             if samples:
                 request.sampled_in = self.step
@@ -111,7 +119,7 @@ class Scheduler:
                 request.in_flight += tokens
                 request.batches += 1
                 if samples:
-                    request.placeholders += 1
+                    request.placeholders += 1 + drafted
         cohort = self.cohort
         if cohort:
             self._in_vain = 0
@@ -217,7 +225,7 @@ class Scheduler:
         """Tokens that a running request computes in this step."""
         if request.placeholders and request.computed + 2 - request.placeholders >= request.limit_tokens:
             return 0  # its last token is already on the way
-        n = request.num_tokens + request.placeholders - request.computed
+        n = request.num_tokens + request.placeholders + request.drafts - request.computed
         if 0 < self._threshold < n:
             n = self._threshold
         return min(n, budget, self.config.max_model_len - request.computed - 1)
@@ -245,7 +253,8 @@ class Scheduler:
             if n <= 0:
                 i += 1
                 continue
-            while not extend(request, n):
+            # What is drafted next, on top of this step, must find room, too.
+            while not extend(request, n + request.drafts):
                 victim = None if self.memory.reclaim_pending() else self._victim(decision)
                 if victim is None:
                     # Nobody after this one is scheduled any more.
@@ -283,7 +292,7 @@ class Scheduler:
     def _preempt(self, victim: Request, decision: Decision) -> None:
         self.memory.release(victim, finished=False)
         decision.dropped_tokens += victim.computed
-        victim.computed = victim.placeholders = victim.in_flight = victim.quiet_until = 0
+        victim.computed = victim.placeholders = victim.in_flight = victim.quiet_until = victim.drafts = 0
         victim.stale += victim.batches
         victim.batches = 0
         victim.epoch += 1
@@ -394,10 +403,11 @@ class Scheduler:
 
     # -- update ---------------------------------------------------------------------------------
 
-    def update(self, decision: Decision) -> list[Request]:
+    def update(self, decision: Decision, accepted: Mapping[Request, int] = NOBODY) -> list[Request]:
         """A step's batch has come back: count its tokens, finish requests, report transfers.
 
-        Returns the requests that finished, in schedule order.
+        ``accepted``: of the drafts in ``decision.drafted``, how many the model agreed to. Returns the
+        requests that finished, in schedule order.
         """
         finished: list[Request] = []
         config = self.config
@@ -418,7 +428,10 @@ class Scheduler:
                 if samples:
                     request.placeholders -= 1
             if samples:
-                request.num_tokens = tokens_now = request.num_tokens + 1
+                tokens_now = request.num_tokens + 1
+                if request in decision.drafted:
+                    tokens_now += self._verified(request, decision.drafted[request], accepted[request], stale)
+                request.num_tokens = tokens_now
                 if tokens_now >= request.end_tokens or tokens_now >= config.max_model_len:
                     finished.append(request)
                     if stale:
@@ -436,3 +449,12 @@ class Scheduler:
             self.active = [r for r in self.active if r.status is not Status.FINISHED]
         self.memory.complete(decision.step)
         return finished
+
+    def _verified(self, request: Request, drafted: int, accepted: int, stale: bool) -> int:
+        """Take back the drafts that were not accepted; returns the tokens beside the sampled one."""
+        if not stale:
+            request.computed -= drafted - accepted
+            if self.config.async_scheduling:
+                request.placeholders -= drafted
+        end = min(request.end_tokens, self.config.max_model_len)
+        return max(0, min(accepted, end - request.num_tokens - 1))
