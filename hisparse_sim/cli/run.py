@@ -60,6 +60,9 @@ def command(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw the run, too.")] = True,
+    timeline: Annotated[
+        bool, typer.Option("--timeline", help="Write timeline.json, too, for ui.perfetto.dev.")
+    ] = False,
     checkpoint_every: Annotated[
         float,
         typer.Option(
@@ -143,6 +146,8 @@ def command(
         return 130
     if plots:
         _draw(out)
+    if timeline:
+        _write_timeline(out)
     print(f"Results: {out}", file=sys.stderr)
     return 0
 
@@ -177,6 +182,17 @@ def _overrides(
     if seed is not None:
         put("seed", seed, "--seed")
     return found, by_flag
+
+
+def _write_timeline(out: Path) -> None:
+    from hisparse_sim.cli.progress import spinner
+    from hisparse_sim.report.perfetto import write_timeline
+    from hisparse_sim.report.run_files import RunFolder
+    from hisparse_sim.report.run_picture import RunPicture
+
+    with spinner("writing the timeline"):
+        path = write_timeline(RunPicture.read(RunFolder(out)), out)
+    print(f"Timeline: {path} (open it at ui.perfetto.dev)", file=sys.stderr)
 
 
 def _node_of(scenario: str, overrides: list[str]) -> NodeSpec:
@@ -281,7 +297,7 @@ def _print(result: Result, as_json: bool) -> None:
 
 def _remove_plots(out: Path) -> None:
     """Those of an earlier run would show other figures than the files beside them."""
-    for name in PLOTS:
+    for name in (*PLOTS, "timeline.json"):
         with suppress(OSError):
             (out / name).unlink()
 

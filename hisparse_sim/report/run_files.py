@@ -67,7 +67,9 @@ class RunFolder:
 
     def steps(self) -> pd.DataFrame:
         """``steps.parquet``: a row a run of equal steps. Raises InputError."""
-        return self._frame("steps.parquet", STEP_COLUMNS, ("hot_blocks",))
+        return self._frame(
+            "steps.parquet", STEP_COLUMNS, ("hot_blocks", "steps", "decodes", "prefill_tokens")
+        )
 
     def _frame(self, name: str, needed: Sequence[str], wanted: Sequence[str]) -> pd.DataFrame:
         """The columns ``needed``, which must be there and hold numbers, and those ``wanted``."""
