@@ -6,7 +6,9 @@ nodes with a calibration profile answer; the others know capacity alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hisparse_sim.errors import InputError
@@ -68,6 +70,11 @@ class DecodeModel:
         """What the prices rest on that was not measured."""
         return self.costs.nominal.warnings
 
+    def nominal_s(self, requests: int, tokens: int) -> float:
+        """Seconds a decode step of ``requests`` of ``tokens`` alone, without the ranges around it."""
+        share = self.pools.resident_share(tokens, requests)
+        return self._step(self.costs.nominal, requests, tokens, share, 1.0).total_s
+
     def at(self, requests: int, tokens: int) -> Decode | None:
         """Decode of ``requests`` of ``tokens`` in all on each replica; none for no request."""
         if not requests:
@@ -121,12 +128,27 @@ class DecodeModel:
         )
 
 
-@dataclass(frozen=True, slots=True)
 class _Costs:
-    nominal: StepCostModel
-    fast: StepCostModel
-    slow: StepCostModel
-    wider: StepCostModel
+    """Cost models of the link as it is and of other ones, made when first asked for."""
+
+    def __init__(self, at: Callable[[float], StepCostModel]) -> None:
+        self._at = at
+
+    @cached_property
+    def nominal(self) -> StepCostModel:
+        return self._at(1.0)
+
+    @cached_property
+    def fast(self) -> StepCostModel:
+        return self._at(1 + LINK_SPREAD)
+
+    @cached_property
+    def slow(self) -> StepCostModel:
+        return self._at(1 - LINK_SPREAD)
+
+    @cached_property
+    def wider(self) -> StepCostModel:
+        return self._at(1 + LINK_STEP)
 
 
 def decode_model(
@@ -153,5 +175,4 @@ def decode_model(
         )
         return StepCostModel(model, node.model_copy(update={"host_link": slower}), pools.engine, profile)
 
-    costs = _Costs(cost(1.0), cost(1 + LINK_SPREAD), cost(1 - LINK_SPREAD), cost(1 + LINK_STEP))
-    return DecodeModel(model, node, pools, costs), ""
+    return DecodeModel(model, node, pools, _Costs(cost)), ""
