@@ -17,7 +17,8 @@ VALUES = _names(
     decode-context-parallel-size prefill-context-parallel-size nnodes distributed-executor-backend
     gpu-memory-utilization kv-cache-memory-bytes max-model-len max-num-seqs max-num-batched-tokens
     long-prefill-token-threshold watermark block-size kv-cache-dtype num-gpu-blocks-override
-    kv-offloading-size kv-offloading-backend scheduling-policy cpu-offload-gb
+    kv-offloading-size kv-offloading-backend scheduling-policy cpu-offload-gb max-num-active-seqs
+    spec-method spec-model spec-tokens
     """
 )
 """Flags with a value that the answer hangs on."""
@@ -59,12 +60,13 @@ SHORT = {
     "-r": "--node-rank",
     "-q": "--quantization",
     "-asc": "--api-server-count",
+    "-dpm": "--data-parallel-multi-port-external-lb",
+    "-dc": "--diffusion-config",
 }
 
 OTHER_NAMES = {
-    "--enable-chunked-prefill-v1": "--enable-chunked-prefill",
     "--model-tag": "--model",
-    "--num-cpu-offload-gb": "--cpu-offload-gb",
+    "--device-memory-utilization": "--gpu-memory-utilization",
 }
 
 IGNORED_VALUES: dict[str, str] = {
@@ -76,31 +78,39 @@ IGNORED_VALUES: dict[str, str] = {
         lora-modules max-log-len log-config-file structured-outputs-config h11-max-incomplete-event-size
         h11-max-header-count default-chat-template-kwargs shutdown-timeout guided-decoding-backend
         stream-interval max-logprobs logprobs-mode generation-config override-generation-config
-        io-processor-plugin renderer-num-workers logits-processors
+        io-processor-plugin renderer-num-workers logits-processors fingerprint-mode fingerprint-value
+        data-parallel-supervisor-port dp-supervisor-probe-interval-s dp-supervisor-probe-timeout-s
+        dp-supervisor-probe-failure-threshold disable-access-log-for-endpoints watermark-config
+        aux-output-config
         """,
     "is about tokens and files, not about memory or time of serving": """
         tokenizer tokenizer-mode tokenizer-revision revision code-revision hf-config-path hf-token
         download-dir load-format model-loader-extra-config ignore-patterns config-format seed runner convert
         task allowed-local-media-path allowed-media-domains safetensors-load-strategy pt-load-map-location
-        max-parallel-loading-workers prefix-caching-hash-algo
+        max-parallel-loading-workers prefix-caching-hash-algo safetensors-prefetch-num-threads
+        safetensors-prefetch-block-size model-weights sleep-preserve-parameter-names
         """,
     "says how ranks find each other": """
         data-parallel-rank data-parallel-start-rank data-parallel-address data-parallel-rpc-port
         data-parallel-backend node-rank master-addr master-port distributed-timeout-seconds numa-bind-nodes
-        numa-bind-cpus worker-cls worker-extension-cls
+        numa-bind-cpus worker-cls worker-extension-cls device-ids cpu-distributed-timeout-seconds
+        elastic-ep-max-dp-size fault-tolerance-config
         """,
     "is about metrics, logs and profiles": """
         otlp-traces-endpoint collect-detailed-traces show-hidden-metrics-for-version kv-cache-metrics-sample
-        profiler-config kv-events-config
+        profiler-config kv-events-config per-request-spec-decode-metrics jit-monitor-mode
         """,
     "is of images, audio and video; prompts are counted in tokens": """
         limit-mm-per-prompt media-io-kwargs mm-processor-kwargs mm-processor-cache-gb mm-processor-cache-type
         mm-encoder-tp-mode mm-encoder-attn-backend video-pruning-rate mm-tensor-ipc
-        mm-shm-cache-max-object-size-mb
+        mm-shm-cache-max-object-size-mb mm-encoder-attn-dtype mm-encoder-fp8-scale-path
+        mm-encoder-fp8-scale-save-path mm-encoder-fp8-scale-save-margin video-pruning-method
+        mm-hasher-algorithm mm-processor-device default-mm-loras ec-manager-config
         """,
     "is of another kind of model": """
         mamba-cache-dtype mamba-ssm-cache-dtype mamba-block-size mamba-cache-mode mamba-backend mamba-config
-        pooler-config gdn-prefill-backend
+        pooler-config gdn-prefill-backend mamba-ssu-algorithm mamba-cache-philox-rounds
+        replayssm-buffer-len kda-prefill-backend kda-decode-backend engram-config diffusion-config
         """,
     "V1 does not use it": "swap-space preemption-mode num-scheduler-steps num-lookahead-slots",
 }
@@ -113,24 +123,31 @@ IGNORED_SWITCHES: dict[str, str] = {
         enable-force-include-usage enable-tokenizer-info-endpoint return-tokens-as-token-ids
         enable-log-outputs enable-log-requests disable-uvicorn-access-log enable-ssl-refresh log-error-stack
         trust-request-chat-template exclude-tools-when-tool-choice-none enable-reasoning enable-offline-docs
-        tokens-only enable-prompt-embeds skip-tokenizer-init
+        enable-scale-out enable-flash-late-interaction enable-log-deltas enable-trace-replay grpc
+        enable-return-routed-experts return-sampling-mask tokens-only enable-prompt-embeds skip-tokenizer-init
         """,
     "is about tokens and files, not about memory or time of serving": """
         trust-remote-code use-tqdm-on-load enable-sleep-mode allow-deprecated-quantization
+        enable-cumem-allocator enable-nccl-comm-suspend
         """,
     "says how ranks find each other": """
-        data-parallel-hybrid-lb data-parallel-external-lb numa-bind ray-workers-use-nsight
+        data-parallel-hybrid-lb data-parallel-external-lb data-parallel-multi-port-external-lb numa-bind
+        ray-workers-use-nsight enable-fault-tolerance
         """,
     "is about metrics, logs and profiles": """
         disable-log-stats disable-log-requests kv-cache-metrics cudagraph-metrics
         enable-layerwise-nvtx-tracing enable-mfu-metrics enable-logging-iteration-details
         aggregate-engine-logging enable-mm-processor-stats fail-on-environ-validation
+        jit-monitor-verbose
         """,
     "is of images, audio and video; prompts are counted in tokens": """
         language-model-only skip-mm-profiling enable-mm-embeds interleave-mm-strings mm-encoder-only
-        disable-chunked-mm-input
+        disable-chunked-mm-input mm-device-do-normalize
         """,
-    "is of another kind of model": "disable-sliding-window disable-cascade-attn kv-sharing-fast-prefill",
+    "is of another kind of model": """
+        disable-sliding-window disable-cascade-attn kv-sharing-fast-prefill swa-bounded-replay
+        use-replayssm enable-mamba-shared-prefix-checkpoint enable-mamba-fine-grained-prefix-cache
+        """,
     "V1 does not use it": "use-v2-block-manager multi-step-stream-outputs",
 }
 """The same with yes and no."""
@@ -145,7 +162,10 @@ UNMODELLED_VALUES = _names(
     offload-group-size offload-num-in-group offload-prefetch-step ubatch-size dbo-decode-token-threshold
     dbo-prefill-token-threshold scheduler-cls kv-cache-dtype-skip-layers additional-config
     ec-transfer-config weight-transfer-config reasoning-config model-impl override-attention-dtype
-    prefix-cache-retention-interval num-redundant-experts
+    prefix-cache-retention-interval num-redundant-experts max-num-scheduled-tokens max-num-queued-reqs
+    max-num-queued-tokens prefill-schedule-interval prefix-match-unit dp-sync-interval linear-backend
+    sparse-indexer-topk-backend ir-op-priority cpu-offload-params offload-params model-class-overrides
+    lora-target-modules mm-ipc-gpu-memory-gb
     """
 )
 """Flags with a value that may change the answer and are not modelled: a warning names them."""
@@ -154,7 +174,10 @@ UNMODELLED_SWITCHES = _names(
     """
     enforce-eager enable-lora fully-sharded-loras enable-eplb enable-elastic-ep enable-ep-weight-filter
     disable-custom-all-reduce calculate-kv-scales enable-flashinfer-autotune
-    disable-nccl-for-dp-synchronization enable-mamba-cache-stochastic-rounding
+    disable-nccl-for-dp-synchronization enable-mamba-cache-stochastic-rounding use-fp64-gumbel
+    enable-batch-sharded-sampling long-prefill-token-threshold-adaptive dcp-q-replicate
+    enable-tower-connector-lora specialize-active-lora enable-mixed-moe-lora-format
+    enable-moe-shared-loras
     """
 )
 """The same with yes and no."""
@@ -163,7 +186,8 @@ MANY = _names(
     """
     served-model-name lora-modules middleware allowed-local-media-path ignore-patterns numa-bind-nodes
     numa-bind-cpus collect-detailed-traces cuda-graph-sizes cudagraph-capture-sizes
-    kv-cache-dtype-skip-layers logits-processors api-key
+    kv-cache-dtype-skip-layers logits-processors api-key device-ids lora-target-modules
+    cpu-offload-params offload-params sleep-preserve-parameter-names
     """
 )
 """Flags that take several values."""

@@ -126,7 +126,23 @@ def parse_flags(
     given.pop("model", None)
     whole = {name: _json(name, given[name], words, where) for name in flags.JSON if name in given}
     replaced = tuple(sorted(name for name in whole if name in dotted))
-    return ServeFlags(str(model), given | whole | dotted, where, replaced, dict(environment or {}))
+    found = given | whole | dotted
+    if drafts := _drafts(found):
+        found["speculative-config"] = drafts
+    return ServeFlags(str(model), found, where, replaced, dict(environment or {}))
+
+
+def _drafts(given: Mapping[str, Any]) -> dict[str, Any]:
+    """``--speculative-config`` with what ``--spec-method``, ``--spec-model`` and ``--spec-tokens`` say."""
+    config = dict(given.get("speculative-config", {}))
+    for flag, key in (
+        ("spec-method", "method"),
+        ("spec-model", "model"),
+        ("spec-tokens", "num_speculative_tokens"),
+    ):
+        if flag in given:
+            config[key] = _loose(str(given[flag]))
+    return config
 
 
 def _with_config(words: Sequence[str], where: str) -> list[str]:
@@ -259,7 +275,9 @@ def _parser() -> _Parser:
     parser = _Parser(prog="vllm serve", add_help=False, allow_abbrev=False)
     parser.add_argument("model_positional", nargs="?")
     for name in sorted(flags.values() | flags.JSON):
-        parser.add_argument(f"--{name}", nargs="+" if name in flags.MANY else None)
+        # A bare --hf-token means the one that is stored.
+        nargs = "+" if name in flags.MANY else "?" if name == "hf-token" else None
+        parser.add_argument(f"--{name}", nargs=nargs, const="" if nargs == "?" else None)
     for name in sorted(flags.switches()):
         parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction)
     return parser

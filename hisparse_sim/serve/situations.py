@@ -17,6 +17,8 @@ from hisparse_sim.serve.connectors import NAME, SIZE
 from hisparse_sim.serve.finding import Finding, Kind
 from hisparse_sim.serve.rules import Asked
 
+MOST_UTILIZATION = 0.97
+"""Above, less than 3 % of the GPU is left for what vLLM does not count."""
 TIGHT_SHARE = 0.90
 """vLLM compares pools with 95 % of the memory that is *available* when a rank looks: page cache, other
 processes and ranks that were faster count against it."""
@@ -302,6 +304,21 @@ def _few(s: Sized) -> Finding | None:
     )
 
 
+def _utilization(s: Sized) -> Finding | None:
+    share, gpu = s.asked.engine.gpu_memory_utilization, s.asked.node.gpu
+    if share <= MOST_UTILIZATION:
+        return None
+    left = gpu.memory_bytes * (1 - share) / GIB
+    return _warning(
+        "utilization-leaves-no-room",
+        s.asked.served.written("gpu_memory_utilization"),
+        f"{left:.1f} GiB of {gpu.name} are left to CUDA contexts, NCCL and other processes; vLLM refuses when "
+        "free memory at start is less than the utilization, and may run out later",
+        "use 0.92 to 0.95",
+        "github.com/sostrowsk/dgx-spark-local-llm (0.92 refused with 110.73 of 121.63 GiB free)",
+    )
+
+
 def _too_long(s: Sized) -> Finding | None:
     if s.longest <= s.pools.max_model_len:
         return None
@@ -316,6 +333,7 @@ def _too_long(s: Sized) -> Finding | None:
 
 SITUATIONS: tuple[Callable[[Sized], Finding | None], ...] = (
     _too_long,
+    _utilization,
     _pool_times_tp,
     _memory_tight,
     _pool_below_demand,

@@ -95,9 +95,21 @@ def _in_text(
         if words[0] == "export":
             around |= _assignments(words[1:])
             continue
+        inner = _inside_shell(words)
+        if inner is not None:
+            yield from _in_text(inner, where, around | own)
+            continue
         found = _after_serve(words[len(own) :])
         if found is not None:
             yield found[0], where, around | own, found[1]
+
+
+def _inside_shell(words: Sequence[str]) -> str | None:
+    """The script of ``sh -c "script"``, wherever that stands."""
+    for index, word in enumerate(words[1:-1], start=1):
+        if re.fullmatch(r"-\w*c", word) and Path(words[index - 1]).name in ("sh", "bash"):
+            return words[index + 1]
+    return None
 
 
 def _assignments(words: Sequence[str]) -> dict[str, str]:
@@ -174,10 +186,10 @@ def _of_container(node: Mapping[str, Any], where: str) -> ServeCommand | None:
     words = [out for word in words for out in expand(word.replace("$$", "$"), environment)]
     image = str(node.get("image", ""))
     version = _version(image) if _is_image(image) else None
-    for index, word in enumerate(words[:-1]):  # sh -c "vllm serve ..."
-        if re.fullmatch(r"-\w*c", word) and Path(words[index - 1]).name in ("sh", "bash"):
-            inner = [ServeCommand(*c) for c in _in_text(words[index + 1], where, environment)]
-            return replace(inner[0], version=inner[0].version or version) if inner else None
+    script = _inside_shell(words)
+    if script is not None:
+        inner = [ServeCommand(*c) for c in _in_text(script, where, environment)]
+        return replace(inner[0], version=inner[0].version or version) if inner else None
     found = _after_serve(words)
     if found is not None:
         return ServeCommand(found[0], where, environment, version)

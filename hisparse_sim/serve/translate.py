@@ -201,6 +201,8 @@ def _batch(flags: ServeFlags, node: NodeSpec, model: ModelSpec, assumed: list[st
     }
     if "max-num-seqs" not in flags.given:
         found["max_num_seqs"] = min(found["max_num_seqs"], found["max_num_batched_tokens"])
+    if "max-num-active-seqs" in flags.given:  # bounds what runs, and nothing else
+        found["max_num_seqs"] = min(found["max_num_seqs"], _positive(flags, "max-num-active-seqs", 0))
     for field, value in found.items():
         if FIELDS[field] not in flags.given:
             assumed.append(f"--{FIELDS[field]} {value} (vLLM's default on {node.gpu.name})")

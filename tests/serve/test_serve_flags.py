@@ -37,6 +37,10 @@ def test_a_switch_is_on_off_or_not_given() -> None:
     assert parsed("m").switch("enable-prefix-caching", True)
 
 
+def test_a_bare_token_takes_no_value_from_the_flag_behind_it() -> None:
+    assert parsed("m --hf-token --max-num-seqs 8").whole("max-num-seqs", 0) == 8
+
+
 def test_numbers_have_vllms_units() -> None:
     assert parsed("m --max-model-len 142k").whole("max-model-len", 0) == 142_000
     assert parsed("m --max-model-len 128K").whole("max-model-len", 0) == 131_072

@@ -60,6 +60,7 @@ def in_file(folder: Path, name: str, text: str) -> str:
         "vllm serve m -tp 8",
         "/opt/bin/vllm serve m -tp 8",
         "HF_HOME=/x CUDA_VISIBLE_DEVICES=0 vllm serve m -tp 8 2>&1 | tee log",
+        "srun -n 1 bash -lc 'exec vllm serve m -tp 8'",
         "python3 -m vllm.entrypoints.openai.api_server m -tp 8",
         "docker run --gpus all -v a:b --shm-size 10g vllm/vllm-openai:v0.33.1 m -tp 8",
     ],

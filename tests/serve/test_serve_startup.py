@@ -112,6 +112,11 @@ def test_what_is_not_said_is_vllms_default_on_that_gpu() -> None:
     assert served("meta-llama/Llama-3.1-8B --max-model-len auto").engine["max_model_len"] == "auto"
 
 
+def test_drafts_may_be_given_flag_by_flag() -> None:
+    assert served(GLM + " --spec-method mtp --spec-tokens 3").engine["mtp"] == 3
+    assert served(GLM + " --max-num-active-seqs 12").engine["max_num_seqs"] == 12
+
+
 def test_flags_that_cannot_matter_are_named_with_why() -> None:
     ignored = served("meta-llama/Llama-3.1-8B --port 80 --trust-remote-code --max-num-seqs 8").ignored
     assert set(ignored) == {"--port 80", "--trust-remote-code"}
@@ -225,6 +230,7 @@ WARNED = {
     "hisparse-slower-at-low-concurrency": (GLM + hisparse(), {"concurrency": 4, "context": 64_000}),
     "gpu-override-sizes-host-pool": (GLM + hisparse() + " --num-gpu-blocks-override 100000", {}),
     "few-requests-at-full-context": (GLM + " --max-model-len 200000", {}),
+    "utilization-leaves-no-room": (GLM + SHORT + " --device-memory-utilization 0.99", {}),
     "requests-beyond-max-model-len": (GLM + SHORT, {"context": 120_000}),
     "checkpoint-stands-in": (GLM.replace("-FP8", "") + SHORT, {}),
     "connector-not-modelled": (
