@@ -32,6 +32,9 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12} | {
 }
 
 
+_DRAFTS = {"spec-method": "method", "spec-model": "model", "spec-tokens": "num_speculative_tokens"}
+
+
 @dataclass(frozen=True, slots=True)
 class ServeFlags:
     """What was given, by flag name with dashes (``max-model-len``); ``where`` names the command in errors.
@@ -135,11 +138,7 @@ def parse_flags(
 def _drafts(given: Mapping[str, Any]) -> dict[str, Any]:
     """``--speculative-config`` with what ``--spec-method``, ``--spec-model`` and ``--spec-tokens`` say."""
     config = dict(given.get("speculative-config", {}))
-    for flag, key in (
-        ("spec-method", "method"),
-        ("spec-model", "model"),
-        ("spec-tokens", "num_speculative_tokens"),
-    ):
+    for flag, key in _DRAFTS.items():
         if flag in given:
             config[key] = _loose(str(given[flag]))
     return config

@@ -312,8 +312,8 @@ def _utilization(s: Sized) -> Finding | None:
     return _warning(
         "utilization-leaves-no-room",
         s.asked.served.written("gpu_memory_utilization"),
-        f"{left:.1f} GiB of {gpu.name} are left to CUDA contexts, NCCL and other processes; vLLM refuses when "
-        "free memory at start is less than the utilization, and may run out later",
+        f"{left:.1f} GiB of {gpu.name} are left to CUDA contexts, NCCL and other processes; vLLM refuses "
+        "when free memory at start is less than the utilization, and may run out later",
         "use 0.92 to 0.95",
         "github.com/sostrowsk/dgx-spark-local-llm (0.92 refused with 110.73 of 121.63 GiB free)",
     )
