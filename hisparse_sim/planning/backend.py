@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import threading
 import time
@@ -176,6 +177,19 @@ def within(seconds: float, action: Callable[[], T], *, where: str, what: str) ->
 
 
 @contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Processes started inside do not hear Ctrl-C, of which they would each print a traceback."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
 def _dask(jobs: int, address: str | None) -> Iterator[tuple[int, dict[str, Any]]]:
     """A client of the scheduler at ``address``, or of a local cluster of ``jobs`` processes."""
     distributed = _import("distributed", "dask", "--backend dask")
@@ -183,9 +197,10 @@ def _dask(jobs: int, address: str | None) -> Iterator[tuple[int, dict[str, Any]]
     cluster = None
     try:
         if address is None:
-            cluster = distributed.LocalCluster(
-                n_workers=jobs, threads_per_worker=1, dashboard_address=None, silence_logs=50
-            )
+            with _deaf_children():
+                cluster = distributed.LocalCluster(
+                    n_workers=jobs, threads_per_worker=1, dashboard_address=None, silence_logs=50
+                )
             client = distributed.Client(cluster)
         else:
             _knock(address, where, 8786)
@@ -218,7 +233,8 @@ def _ray(jobs: int, address: str | None) -> Iterator[tuple[int, dict[str, Any]]]
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     quiet = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
     if address is None:
-        ray.init(num_cpus=jobs, include_dashboard=False, **quiet)
+        with _deaf_children():
+            ray.init(num_cpus=jobs, include_dashboard=False, **quiet)
     else:
         if address != "auto":
             _knock(address, where, 10001 if address.startswith("ray://") else 6379)

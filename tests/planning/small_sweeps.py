@@ -13,7 +13,7 @@ from hisparse_sim.scenario.scenario import Scenario
 
 AGENTIC = "agentic-13turn-8xh200"
 SMALL = ("workload.first_prompt_tokens=4000", "workload.limit=4", "workload.concurrency=2")
-SLOW = ("workload.limit=60",)
+SLOW = ("workload.limit=90",)
 """About half a second a point."""
 
 
