@@ -42,9 +42,9 @@ class LostBackend(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a worker gets: some scenarios as JSON. ``parent``: the process without which it is pointless."""
+    """What a worker gets. ``parent``: the process without which it is pointless."""
 
-    scenarios: tuple[str, ...]
+    scenarios: tuple[Scenario, ...]
     kind: Kind
     parent: int | None
 
@@ -52,7 +52,7 @@ class Task:
         """The rows, in order."""
         if self.parent is not None:
             _leave_without(self.parent)
-        return [compute(Scenario.model_validate_json(text), self.kind) for text in self.scenarios]
+        return [compute(scenario, self.kind) for scenario in self.scenarios]
 
 
 _watching = False

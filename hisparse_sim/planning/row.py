@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 from typing import Any
@@ -123,7 +124,7 @@ def _estimate(scenario: Scenario) -> Row:
 
     model, node, engine = scenario.model, scenario.node, scenario.engine
     found: Row = {"status": "done", "error": "", "mode": engine.mode, "scenario": scenario.name}
-    concurrency, longest = _load(scenario.model_copy(update={"engine": type(engine)()}).model_dump_json())
+    concurrency, longest = _load(_Asked(scenario.workload.model_dump_json(), scenario.seed, scenario))
     pools = mode_pools(model, node, engine, engine.mode)
     if pools.sizes is None:
         return refused_row(scenario, pools.reason)
@@ -151,12 +152,20 @@ def _estimate(scenario: Scenario) -> Row:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A workload by what it is, so that points that share it look at it once."""
+
+    workload: str
+    seed: int
+    scenario: Scenario = field(compare=False)
+
+
 @lru_cache(maxsize=256)
-def _load(scenario: str) -> tuple[int | None, int]:
-    """Requests at once and tokens of the longest, of the workload of a scenario (JSON, engine left out)."""
+def _load(asked: _Asked) -> tuple[int | None, int]:
+    """Requests at once and tokens of the longest of the first sessions."""
     from hisparse_sim.workload.make import make_workload
 
-    asked = Scenario.model_validate_json(scenario)
-    workload = make_workload(asked.workload, asked.seed, check=False)
+    workload = make_workload(asked.scenario.workload, asked.seed, check=False)
     turns = [r for s in islice(workload.sessions(), _PEEKED) for r in s.requests]
     return workload.concurrency, max((r.prompt_tokens + r.output_tokens for r in turns), default=1)

@@ -122,9 +122,7 @@ def _computed(sweep: Sweep, left: Sequence[Point]) -> Iterator[list[tuple[Point,
     groups = [todo[i : i + size] for i in range(0, len(todo), size)]
     parent = os.getpid() if sweep.backend == "local" else None
     with workers(sweep.backend, sweep.jobs, sweep.address) as compute:
-        tasks = [
-            Task(tuple(p.scenario.model_dump_json() for p in group), sweep.kind, parent) for group in groups
-        ]
+        tasks = [Task(tuple(p.scenario for p in group), sweep.kind, parent) for group in groups]
         for index, rows in compute(tasks):
             finished = [(p, row) for p, row in zip(groups[index], rows, strict=True) if row is not None]
             if finished:
