@@ -1,42 +1,226 @@
-"""Which share of the rows that attention selects is not in a request's hot buffer."""
+"""Which share of the rows that attention selects is not in a request's hot buffer.
+
+The expectation of the process in ``locality/reuse.py``, averaged over the model's layers.
+"""
 
 from __future__ import annotations
 
-from hisparse_sim.cost.forms import LogLog
-from hisparse_sim.cost.profile import Profile
+from bisect import bisect_left, bisect_right
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+
+from hisparse_sim.locality.file import FALLBACK, Locality, load_locality
+from hisparse_sim.locality.policies import POLICIES
+from hisparse_sim.locality.reuse import Process, Reuse, reuse
+from hisparse_sim.scenario.model import ModelSpec
+
+Start = Literal["empty", "first_rows"]
+
+_PER_OCTAVE = 4
+"""Contexts are rounded to so many sizes an octave; between two the miss share changes by under 1 %."""
+_STEPS = 2048
+"""Steps after a transition that are told apart: a buffer of twice the top-k is full after about 7."""
+_HOST_SHARES: list[float] = [2 ** (i / 8) for i in range(-80, 1)]
+"""Shares of pages that are not resident between which steady misses are interpolated; below, the first's."""
 
 
-class Locality:
-    """Miss rate of an exact-LRU hot buffer, from published figures.
+class Curve:
+    """Miss shares of one buffer in one context, as lists: what a step of a simulation looks up.
 
-    arXiv 2608.07009 measured GLM-5.1 (top-k 2,048, LongBench-v2): 30 %, 13.4 % and 6.7 % of the
-    selected rows miss at 1, 2 and 4 times the top-k. Straight lines on logarithmic axes join and
-    prolong them. One rate for all layers and contexts.
+    A decode step looks its rows up in the buffer unless their pages are resident. ``cold[n]``: share that
+    misses ``n`` steps after the buffer was empty, while it is not yet full.
     """
 
-    def __init__(self, profile: Profile, *, topk_rows: int) -> None:
-        term = profile.term("locality.lru_miss_rate")
-        self._line = LogLog(term.series("x"), term.series("y"))
-        self._topk = topk_rows
-        self._domain = term.domain["buffer_over_topk"]
+    def __init__(self, parts: list[tuple[float, Reuse]], buffer_rows: float, policy: str) -> None:
+        evict = POLICIES[policy]
+        shares = [sum(w * evict(r, buffer_rows / host) for w, r in parts) for host in _HOST_SHARES]
+        # More host rows, more misses; fixed points are solved to a part in a billion.
+        self._steady: list[float] = np.maximum.accumulate(shares).tolist()
+        weights = np.array([w for w, _ in parts])
+        self.cold: list[float] = (weights @ np.array([r.share[:_STEPS] for _, r in parts])).tolist()
+        self._distinct: list[float] = (weights @ np.array([r.distinct[:_STEPS] for _, r in parts])).tolist()
+        self._buffer_rows = buffer_rows
 
-    def miss_rate(self, hot_rows: int) -> float:
-        """Expected share of looked-up rows that miss a buffer of ``hot_rows``; never above 1."""
-        return min(1.0, self._line(max(1, hot_rows) / self._topk))
+    def steady(self, host_share: float) -> float:
+        """Share of lookups that miss in the long run, ``host_share`` of the pages not resident.
 
-    def miss_rate_range(self, hot_rows: int) -> tuple[float, float]:
-        """From the rate of a buffer twice as large to the rate itself (6.7 to 13.4 % at 4,096 rows).
-
-        The published figures come from one data set; agentic contexts repeat themselves more.
+        Resident rows take no slot, so the buffer reaches 1 / host_share times further back.
         """
-        return self.miss_rate(2 * hot_rows), self.miss_rate(hot_rows)
+        if host_share <= _HOST_SHARES[0]:
+            return self._steady[0]
+        at = bisect_left(_HOST_SHARES, host_share)
+        low, high = _HOST_SHARES[at - 1], _HOST_SHARES[at]
+        return self._steady[at - 1] + (self._steady[at] - self._steady[at - 1]) * (host_share - low) / (
+            high - low
+        )
+
+    def at(self, host_share: float, steps: int) -> float:
+        """The same ``steps`` after the buffer was empty."""
+        steady = self.steady(host_share)
+        return max(steady, self.cold[steps]) if steps < len(self.cold) else steady
+
+    def full_after(self, steady: float) -> int:
+        """Steps after which an empty buffer misses no more than ``steady``."""
+        return bisect_left(self.cold, -steady, key=lambda share: -share)
+
+    def steps_left(self, steps: int, before: float, after: float) -> int:
+        """How many of the last ``steps`` steps a buffer still knows, once more pages are not resident.
+
+        ``before`` and ``after``: shares of pages that are not. Of what it could hold of those steps it
+        holds the part that was looked up in it: as many rows as fewer steps look up now.
+        """
+        if before <= 0.0:
+            return 0
+        known = min(self._distinct[min(steps, _STEPS - 1)], self._buffer_rows / after)
+        return bisect_right(self._distinct, known * min(1.0, before / after)) - 1
+
+
+class FixedCurve(Curve):
+    """The same share always."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self.cold = []
+
+    def steady(self, host_share: float) -> float:
+        """That share."""
+        return self._share
+
+    def steps_left(self, steps: int, before: float, after: float) -> int:
+        """None: nothing is cold."""
+        return 0
+
+
+class MissModel:
+    """Misses of one engine's hot buffers: of a ``locality``, or a fixed share of the lookups.
+
+    ``queries`` tokens are verified a step, ``accepted`` of them kept (1 and 1 without speculation); what
+    is looked up is their union. Queries take under 1 ms once a context was asked for; contexts are rounded.
+    """
+
+    def __init__(
+        self,
+        locality: Locality | float,
+        *,
+        topk_rows: int,
+        hot_rows: int,
+        queries: int = 1,
+        accepted: float = 1.0,
+        policy: str = "lru",
+    ) -> None:
+        self.locality = None if isinstance(locality, float | int) else locality
+        self.fixed = float(locality) if isinstance(locality, float | int) else None
+        self.topk_rows, self.hot_rows = topk_rows, hot_rows
+        self._how = queries, accepted, policy
+        self._curves: dict[int, Curve] = {}
+        self._fixed = FixedCurve(self.fixed or 0.0)
 
     @property
-    def largest_rows(self) -> float:
-        """Rows of the largest buffer that was measured."""
-        return self._domain[1] * self._topk
+    def id(self) -> str:
+        """What a manifest names: the locality's id, or that the share is fixed."""
+        return self.locality.id if self.locality is not None else f"fixed {self.fixed:g}"
 
     @property
-    def smallest_rows(self) -> float:
-        """Rows of the smallest."""
-        return self._domain[0] * self._topk
+    def source(self) -> str:
+        """Where the figures behind it come from."""
+        return self.locality.source if self.locality is not None else "stated in the scenario"
+
+    @property
+    def outside(self) -> str:
+        """What was not measured, in words; empty if buffers of this size were."""
+        if self.locality is None or self.locality.buffer_rows is None:
+            return ""
+        low, high = (rows / self.locality.topk_rows * self.topk_rows for rows in self.locality.buffer_rows)
+        if low <= self.hot_rows <= high:
+            return ""
+        return f"misses of a hot buffer of {self.hot_rows:,} rows, from those of {low:,.0f} to {high:,.0f}"
+
+    def curve(self, context_rows: float) -> Curve:
+        """What a simulation looks up, of a context of about ``context_rows``."""
+        if self.fixed is not None:
+            return self._fixed
+        octave = round(_PER_OCTAVE * np.log2(max(1.0, context_rows)))
+        found = self._curves.get(octave)
+        if found is None:
+            found = Curve(self._parts(2 ** (octave / _PER_OCTAVE)), self.hot_rows, self._how[2])
+            self._curves[octave] = found
+        return found
+
+    def share(
+        self,
+        context_rows: float,
+        *,
+        resident_share: float = 0.0,
+        steps: int | None = None,
+        start: Start = "empty",
+    ) -> float:
+        """Expected share of lookups that miss; lookups are the selected rows that are not resident.
+
+        ``steps``: since a transition that left the buffer as ``start`` says; none: long ago.
+        ``first_rows`` holds the context's first rows, of which any may be selected.
+        """
+        if self.fixed is not None:
+            return self.fixed
+        host = 1.0 - resident_share
+        if host <= 0.0:
+            return 0.0
+        curve = self.curve(context_rows)
+        if steps is None:
+            return curve.steady(host)
+        if start == "empty":
+            return curve.at(host, steps)
+        reach = self.hot_rows / host
+        missed = 0.0
+        for weight, r in self._parts(context_rows):
+            at = min(float(steps), r.window_of(reach))
+            rest = max(0.0, r.context_rows - r.distinct_in(at))
+            idle = max(0.0, r.context_rows - reach)
+            missed += weight * float(np.interp(at, r.ages, r.share)) * (min(1.0, idle / rest) if rest else 0.0)
+        return missed
+
+    def share_range(self, context_rows: float, *, resident_share: float = 0.0) -> tuple[float, float]:
+        """Around :meth:`share`: from that of a buffer twice as large to a locality less good by its error.
+
+        The figures come from question answering; agentic contexts, which nobody published, repeat
+        themselves more.
+        """
+        share = self.share(context_rows, resident_share=resident_share)
+        if self.locality is None:
+            return share, share
+        twice = self.share(context_rows, resident_share=1.0 - (1.0 - resident_share) / 2)
+        return twice, min(1.0, share * (1.0 + (self.locality.miss_error or 0.0)))
+
+    def _parts(self, context_rows: float) -> list[tuple[float, Reuse]]:
+        assert self.locality is not None
+        queries, accepted, _ = self._how
+        layers = sum(c.layers for c in self.locality.classes)
+        made = []
+        for c in self.locality.classes:
+            processes = c.processes()
+            for process in processes:
+                r = _reuse(process, self.topk_rows, context_rows)
+                made.append(
+                    (c.layers / layers / len(processes), r.verified(queries=queries, accepted=accepted))
+                )
+        return made
+
+
+@lru_cache(maxsize=256)
+def _reuse(process: Process, topk_rows: int, context_rows: float) -> Reuse:
+    return reuse(process, topk_rows=topk_rows, context_rows=context_rows)
+
+
+def misses_of(
+    model: ModelSpec, given: str | float | None, *, hot_rows: int, queries: int = 1, accepted: float = 1.0
+) -> MissModel:
+    """What a scenario's ``locality`` means for its model: a share, a file, or (none) the model's own.
+
+    A model that names no locality is given that of GLM-5.1, and says so.
+    """
+    named: str | float = given if given is not None else model.locality or FALLBACK
+    locality = named if isinstance(named, float | int) else load_locality(named)
+    return MissModel(
+        locality, topk_rows=model.index_topk, hot_rows=hot_rows, queries=queries, accepted=accepted
+    )
