@@ -89,8 +89,8 @@ def _counts(found: Answer) -> Iterator[str]:
 
 
 def _speed(found: Answer) -> Iterator[str]:
-    yield "Decode at that batch (TPOT ms [miss rate 6.7-13.4 %, link], tokens/s, share of link and DRAM)"
-    table = [("context", "resident", "tok/s", "HiSparse", "tok/s", "on GPU", "link", "DRAM")]
+    yield "Decode at that batch (TPOT ms [misses, link], tokens/s, rows that miss, share of link and DRAM)"
+    table = [("context", "resident", "tok/s", "HiSparse", "tok/s", "on GPU", "miss", "link", "DRAM")]
     for row in found.rows:
         plain, sparse = row.modes["resident"].decode, row.modes["hisparse"].decode
         table.append(
@@ -104,6 +104,7 @@ def _speed(found: Answer) -> Iterator[str]:
                 else "-",
                 f"{sparse.tokens_per_s:,.0f}" if sparse else "-",
                 f"{sparse.resident_share:.0%}" if sparse else "-",
+                f"{sparse.miss_share:.1%}" if sparse else "-",
                 f"{sparse.link_share:.0%}" if sparse else "-",
                 f"{sparse.dram_share:.0%}" if sparse else "-",
             )

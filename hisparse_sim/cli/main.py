@@ -49,7 +49,7 @@ def _register() -> None:
     for name in ("estimate", "run", "sweep", "plot", "doctor", "workload", "scenarios", "models", "nodes"):
         module = f"hisparse_sim.cli.{name}"
         app.command(name)(importlib.import_module(module).command)
-    for name in ("calibrate", "validate"):
+    for name in ("calibrate", "locality", "validate"):
         app.add_typer(importlib.import_module(f"hisparse_sim.cli.{name}").app, name=name)
 
 

@@ -247,7 +247,7 @@ def _placed(scenario: str, given: Given) -> Iterator[None]:
         yield
     except HiSparseError as error:
         keys = tuple((error.where or "").split("."))
-        if keys[0] not in ("engine", "model", "node", "workload", "calibration"):
+        if keys[0] not in ("engine", "model", "node", "workload", "calibration", "locality"):
             raise
         raise type(error)(error.message, where=locate(str(find("scenario", scenario)), keys, given)) from None
 

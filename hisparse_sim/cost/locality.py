@@ -6,7 +6,10 @@ The expectation of the process in ``locality/reuse.py``, averaged over the model
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from math import log2
+from operator import neg
 from typing import Literal
 
 import numpy as np
@@ -22,6 +25,12 @@ _PER_OCTAVE = 4
 """Contexts are rounded to so many sizes an octave; between two the miss share changes by under 1 %."""
 _STEPS = 2048
 """Steps after a transition that are told apart: a buffer of twice the top-k is full after about 7."""
+_STAGES = [0, 1, 2, 3, *(int(2 ** (i / 2)) for i in range(4, 23))]
+"""Half an octave each. What changes at a few steps only, a simulation can skip over."""
+STAGE_ENDS: list[int] = [b for a, b in pairwise(_STAGES) for _ in range(a, b)]
+"""By steps since the buffer was empty: when the next stage begins."""
+_TYPICAL_ROWS = 65_536
+"""A context in which a locality's uncertainty is told."""
 _HOST_SHARES: list[float] = [2 ** (i / 8) for i in range(-80, 1)]
 """Shares of pages that are not resident between which steady misses are interpolated; below, the first's."""
 
@@ -39,7 +48,13 @@ class Curve:
         # More host rows, more misses; fixed points are solved to a part in a billion.
         self._steady: list[float] = np.maximum.accumulate(shares).tolist()
         weights = np.array([w for w, _ in parts])
-        self.cold: list[float] = (weights @ np.array([r.share[:_STEPS] for _, r in parts])).tolist()
+        cold = weights @ np.array([r.share[:_STEPS] for _, r in parts])
+        self.cold: list[float] = cold.tolist()
+        self.staged: list[float] = np.repeat(
+            [float(cold[a:b].mean()) for a, b in pairwise(_STAGES)], np.diff(_STAGES)
+        ).tolist()
+        """``cold``, averaged over stages that last longer and longer: :data:`STAGE_ENDS`."""
+        self._cold_sums: list[float] = np.concatenate(([0.0], np.cumsum(cold))).tolist()
         self._distinct: list[float] = (weights @ np.array([r.distinct[:_STEPS] for _, r in parts])).tolist()
         self._buffer_rows = buffer_rows
 
@@ -61,9 +76,11 @@ class Curve:
         steady = self.steady(host_share)
         return max(steady, self.cold[steps]) if steps < len(self.cold) else steady
 
-    def full_after(self, steady: float) -> int:
-        """Steps after which an empty buffer misses no more than ``steady``."""
-        return bisect_left(self.cold, -steady, key=lambda share: -share)
+    def mean(self, host_share: float, steps: int) -> float:
+        """Of the first ``steps`` steps after the buffer was empty."""
+        steady = self.steady(host_share)
+        cold = min(steps, bisect_left(self.cold, -steady, key=neg))
+        return (self._cold_sums[cold] + (steps - cold) * steady) / steps if steps else steady
 
     def steps_left(self, steps: int, before: float, after: float) -> int:
         """How many of the last ``steps`` steps a buffer still knows, once more pages are not resident.
@@ -82,7 +99,8 @@ class FixedCurve(Curve):
 
     def __init__(self, share: float) -> None:
         self._share = share
-        self.cold = []
+        self.cold = self.staged = []
+        self._cold_sums = [0.0]
 
     def steady(self, host_share: float) -> float:
         """That share."""
@@ -109,10 +127,12 @@ class MissModel:
         queries: int = 1,
         accepted: float = 1.0,
         policy: str = "lru",
+        stands_in_for: str = "",
     ) -> None:
         self.locality = None if isinstance(locality, float | int) else locality
         self.fixed = float(locality) if isinstance(locality, float | int) else None
         self.topk_rows, self.hot_rows = topk_rows, hot_rows
+        self._stands_in_for = stands_in_for
         self._how = queries, accepted, policy
         self._curves: dict[int, Curve] = {}
         self._fixed = FixedCurve(self.fixed or 0.0)
@@ -130,6 +150,8 @@ class MissModel:
     @property
     def outside(self) -> str:
         """What was not measured, in words; empty if buffers of this size were."""
+        if self._stands_in_for:
+            return f"misses of {self._stands_in_for}, from those of {self.id.upper()}"
         if self.locality is None or self.locality.buffer_rows is None:
             return ""
         low, high = (rows / self.locality.topk_rows * self.topk_rows for rows in self.locality.buffer_rows)
@@ -141,7 +163,7 @@ class MissModel:
         """What a simulation looks up, of a context of about ``context_rows``."""
         if self.fixed is not None:
             return self._fixed
-        octave = round(_PER_OCTAVE * np.log2(max(1.0, context_rows)))
+        octave = round(_PER_OCTAVE * log2(max(1.0, context_rows)))
         found = self._curves.get(octave)
         if found is None:
             found = Curve(self._parts(2 ** (octave / _PER_OCTAVE)), self.hot_rows, self._how[2])
@@ -177,8 +199,22 @@ class MissModel:
             at = min(float(steps), r.window_of(reach))
             rest = max(0.0, r.context_rows - r.distinct_in(at))
             idle = max(0.0, r.context_rows - reach)
-            missed += weight * float(np.interp(at, r.ages, r.share)) * (min(1.0, idle / rest) if rest else 0.0)
+            missed += (
+                weight * float(np.interp(at, r.ages, r.share)) * (min(1.0, idle / rest) if rest else 0.0)
+            )
         return missed
+
+    @cached_property
+    def uncertainty(self) -> float:
+        """Relative, of a share of misses: the longer side of its range, nothing resident."""
+        low, high = self.share_range(_TYPICAL_ROWS)
+        share = self.share(_TYPICAL_ROWS)
+        return max(1.0 - low / share, high / share - 1.0) if share else 0.0
+
+    def mean_share(self, context_rows: float, steps: int, *, resident_share: float = 0.0) -> float:
+        """The mean over a request's first ``steps`` decode steps, which begin with an empty buffer."""
+        host = 1.0 - resident_share
+        return self.curve(context_rows).mean(host, steps) if host > 0.0 else 0.0
 
     def share_range(self, context_rows: float, *, resident_share: float = 0.0) -> tuple[float, float]:
         """Around :meth:`share`: from that of a buffer twice as large to a locality less good by its error.
@@ -222,5 +258,10 @@ def misses_of(
     named: str | float = given if given is not None else model.locality or FALLBACK
     locality = named if isinstance(named, float | int) else load_locality(named)
     return MissModel(
-        locality, topk_rows=model.index_topk, hot_rows=hot_rows, queries=queries, accepted=accepted
+        locality,
+        topk_rows=model.index_topk,
+        hot_rows=hot_rows,
+        queries=queries,
+        accepted=accepted,
+        stands_in_for=model.name if given is None and model.locality is None else "",
     )

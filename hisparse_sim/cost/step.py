@@ -12,6 +12,7 @@ from hisparse_sim.cost.dense_attention import DenseAttention
 from hisparse_sim.cost.domain import Domain, Limit, Outside
 from hisparse_sim.cost.experts import Exchange, Experts
 from hisparse_sim.cost.hardware import same_gpu
+from hisparse_sim.cost.locality import MissModel, misses_of
 from hisparse_sim.cost.machine import Machine
 from hisparse_sim.cost.profile import Profile
 from hisparse_sim.cost.sparse_attention import SparseAttention
@@ -53,9 +54,9 @@ class StepCostModel:
     """Prices steps of one model on one node under one engine setting.
 
     ``profile`` may be of another GPU than the node's (:attr:`warnings` then says so): fitted terms
-    are used as they are, rooflines take the node's datasheet rates. ``miss_rate`` overrides the
-    locality model's share of looked-up rows that miss. Raises ``InputError`` for an engine setting
-    that vLLM refuses and for terms that the profile lacks.
+    are used as they are, rooflines take the node's datasheet rates. ``locality``: a name or file, or a
+    fixed share of looked-up rows that miss; none: the model's own. Raises ``InputError`` for an engine
+    setting that vLLM refuses, for terms that the profile lacks and for a locality that cannot be used.
 
     A mixed step runs its experts once on all its tokens, and so the projections of dense attention.
     Costs never fall when tokens, context, lookups or mirrored tokens are added.
@@ -68,7 +69,7 @@ class StepCostModel:
         engine: EngineSpec,
         profile: Profile,
         *,
-        miss_rate: float | None = None,
+        locality: str | float | None = None,
     ) -> None:
         self.model, self.node, self.engine, self.profile = model, node, engine, profile
         self.tp = tp = tensor_parallel(node, engine)
@@ -97,6 +98,8 @@ class StepCostModel:
         self._layers = model.num_layers
         self._follower_s = getattr(self.attention, "follower_decode_s", 0.0)
         self._tiers: Tiers | None = None
+        self.misses: MissModel | None = None
+        """Of the hot buffers; none outside HiSparse."""
         if engine.mode == "hisparse":
             self._tiers = Tiers(
                 node,
@@ -104,14 +107,13 @@ class StepCostModel:
                 layers=layout.num_layers,
                 leaders=layout.num_indexers,
                 row_bytes=layout.row_bytes,
-                hot_rows=require_hisparse(layout, model).hot_rows,
-                topk_rows=model.index_topk,
                 ranks=tp * engine.dp,
-                miss_rate=miss_rate,
             )
+            hot_rows = require_hisparse(layout, model).hot_rows
+            self.misses = misses_of(model, locality, hot_rows=hot_rows)
         self.stands_in = (*self.attention.stands_in, *self.experts.stands_in, *self.exchange.stands_in)
-        if self._tiers is not None:
-            self.stands_in += tuple(self._tiers.stands_in)
+        if self.misses is not None and self.misses.outside:
+            self.stands_in += (self.misses.outside,)
         domain = self.attention.domain.within(self.experts.domain).within(self.exchange.domain)
         self.outside = Outside(domain)
         """How many steps so far were priced outside what was measured."""
@@ -120,18 +122,6 @@ class StepCostModel:
         self._chunk_tokens = getattr(self.attention, "chunk_tokens", 0) or maxsize
         self._of_tokens: dict[int, tuple[float, float, float]] = {}
         self.warnings = tuple(_warnings(profile, node, engine, self.stands_in))
-
-    @property
-    def miss_rate(self) -> float:
-        """Share of looked-up rows taken to miss the hot buffer; 0 outside HiSparse."""
-        return self._tiers.miss_rate if self._tiers else 0.0
-
-    def miss_rate_range(self) -> tuple[float, float]:
-        """Low and high miss rate for a range beside the point; zeros outside HiSparse."""
-        if self._tiers is None:
-            return 0.0, 0.0
-        layout = kv_layout(self.model, self.engine, self.node)
-        return self._tiers.locality.miss_rate_range(require_hisparse(layout, self.model).hot_rows)
 
     def step(self, work: StepWork) -> StepCost:
         """Seconds by part, and traffic, of one step. An empty step costs nothing."""
@@ -218,17 +208,32 @@ class StepCostModel:
         found = self._of_tokens[tokens] = moe, dense, self.exchange.step_s(tokens)
         return found
 
-    def decode_work(self, batch: int, context_tokens: float, resident_share: float = 1.0) -> StepWork:
-        """A step of ``batch`` decodes alike, ``resident_share`` of each one's rows in resident pages."""
-        hisparse = self._tiers is not None
-        rows = min(float(self.model.index_topk), context_tokens) * (1.0 - resident_share) if hisparse else 0.0
+    def decode_work(
+        self,
+        batch: int,
+        context_tokens: float,
+        resident_share: float = 1.0,
+        *,
+        miss_share: float | None = None,
+    ) -> StepWork:
+        """A step of ``batch`` decodes alike, ``resident_share`` of each one's rows in resident pages.
+
+        ``miss_share``: of the other rows; none: what is expected long after their buffers were empty.
+        """
+        rows = missed = 0.0
+        if self.misses is not None:
+            rows = min(float(self.model.index_topk), context_tokens) * (1.0 - resident_share)
+            if miss_share is None:
+                miss_share = self.misses.share(context_tokens, resident_share=resident_share)
+            missed = rows * miss_share
         return StepWork(
             decode_requests=batch,
             decode_context_tokens=round(batch * context_tokens),
             sampled=batch,
             lookup_rows=batch * rows,
-            lookup_rows_max=rows,
-            mirrored_tokens=batch if hisparse else 0,
+            miss_rows=batch * missed,
+            miss_rows_max=missed,
+            mirrored_tokens=batch if self.misses is not None else 0,
         )
 
     def decode_tpot_s(self, batch: int, context_tokens: float, resident_share: float = 1.0) -> float:
@@ -276,11 +281,12 @@ class StepCostModel:
         fixed("head", cost.head_s, *rates[:2])
         fixed("overhead", cost.overhead_s, profile.term("overhead.layer"))
         if self._tiers is not None:
-            tiers = self._tiers
+            tiers, misses = self._tiers, self.misses
+            assert misses is not None
             fixed("resolve", cost.resolve_s, profile.term("hisparse.resolve"))
-            source = f"{profile.term('locality.lru_miss_rate').source}; {tiers.link.gather_source}"
-            row("gather", cost.gather_s, tiers.gather_uncertainty, source, "published",
-                stands_in=bool(tiers.stands_in))  # fmt: skip
+            source = f"locality {misses.id}; {tiers.link.gather_source}"
+            row("gather", cost.gather_s, misses.uncertainty, source, "published",
+                stands_in=bool(misses.outside))  # fmt: skip
             of_link = GRADE_UNCERTAINTY["published"]
             row("staging", cost.staging_s, of_link, tiers.link.gather_source, "published")
             row("mirror", cost.mirror_s, of_link, tiers.link.gather_source, "published")

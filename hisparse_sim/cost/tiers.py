@@ -11,9 +11,7 @@ from math import ceil
 from typing import NamedTuple
 
 from hisparse_sim.cost.links import LinkRates
-from hisparse_sim.cost.locality import Locality
 from hisparse_sim.cost.profile import Profile
-from hisparse_sim.cost.term import GRADE_UNCERTAINTY
 from hisparse_sim.cost.work import StepWork
 from hisparse_sim.scenario.node import NodeSpec
 
@@ -38,7 +36,7 @@ class Tiers:
     """Prices the host tier of one HiSparse engine.
 
     ``layers`` with rows of ``row_bytes`` each, ``leaders`` of them with an indexer; ``ranks`` GPUs on
-    the node pull copies of their own. ``miss_rate`` none: from ``hot_rows`` by the locality model.
+    the node pull copies of their own. How many rows miss is part of a step's work.
     """
 
     def __init__(
@@ -49,25 +47,9 @@ class Tiers:
         layers: int,
         leaders: int,
         row_bytes: int,
-        hot_rows: int,
-        topk_rows: int,
         ranks: int,
-        miss_rate: float | None = None,
     ) -> None:
         self.link = LinkRates(node, ranks=ranks, profile=profile)
-        self.locality = Locality(profile, topk_rows=topk_rows)
-        self.miss_rate = self.locality.miss_rate(hot_rows) if miss_rate is None else miss_rate
-        self.stands_in: list[str] = []
-        low, high = self.locality.smallest_rows, self.locality.largest_rows
-        if miss_rate is None and not low <= hot_rows <= high:
-            self.stands_in.append(
-                f"misses of a hot buffer of {hot_rows:,} rows, from those of {low:,.0f} to {high:,.0f}"
-            )
-        self.gather_uncertainty = GRADE_UNCERTAINTY["published"]
-        """Relative; from twice the buffer's miss rate to its own where that is not given."""
-        if miss_rate is None and self.miss_rate > 0:
-            least, _ = self.locality.miss_rate_range(hot_rows)
-            self.gather_uncertainty = 1.0 - least / self.miss_rate
         line = profile.term("hisparse.line_bytes").value()
         whole = -(-row_bytes // line) * line
         # Rows of 576, 656 and 1,152 bytes, packed, touch 5, 6 and 9 lines wherever they start.
@@ -102,14 +84,14 @@ class Tiers:
     def step(self, work: StepWork, compute_s: float, follower_s: float) -> TierCost:
         """Cost of a step whose compute takes ``compute_s``; ``follower_s``: one follower layer's."""
         resolve = gather = 0.0
-        misses = work.lookup_rows * self.miss_rate
+        misses = work.miss_rows
         if work.decode_requests:
             resolve = self._kernels_s
         if work.lookup_rows > 0.0:
             # All rows resident: the resolver returns at once, and only launches remain.
             waves = ceil(work.decode_requests / self._slots)
             resolve += self._leaders * (self._resolve_s + self._wave_s * waves)
-            each = self.layer_gather_s(misses, work.lookup_rows_max * self.miss_rate, work.decode_requests)
+            each = self.layer_gather_s(misses, work.miss_rows_max, work.decode_requests)
             gather = self._layers * each
             if not work.prefills:
                 gather -= self._followers * self._hidden * min(each, follower_s)

@@ -27,7 +27,9 @@ class StepWork(NamedTuple):
     """Rows that go through the language-model head."""
     lookup_rows: float = 0.0
     """Selected rows per layer that lie in no resident page, summed over the decodes."""
-    lookup_rows_max: float = 0.0
+    miss_rows: float = 0.0
+    """Those of them that no hot buffer holds, expected."""
+    miss_rows_max: float = 0.0
     """The largest of one request."""
     staged_tokens: int = 0
     """Past tokens of the prefills whose rows come from host memory, in each layer."""

@@ -94,6 +94,7 @@ def answer(
     output_tokens: int = 1024,
     users: int | None = None,
     calibration: str | None = None,
+    locality: str | float | None = None,
 ) -> Answer:
     """Answer for each context length in ``contexts`` (tokens in all).
 
@@ -108,7 +109,9 @@ def answer(
     untimed = ""
     for mode, pool in pools.items():
         pricers[mode], why = (
-            (None, "") if pool.sizes is None else decode_model(model, node, pool, calibration=calibration)
+            (None, "")
+            if pool.sizes is None
+            else decode_model(model, node, pool, calibration=calibration, locality=locality)
         )
         untimed = untimed or why
     rows = tuple(
@@ -177,7 +180,7 @@ def _row(
             range=(low * dp, high * dp),
             count=count,
             limit_words=limit_words(pool, count, tokens),
-            decode=pricer.at(count.requests, tokens) if pricer else None,
+            decode=pricer.at(count.requests, tokens, output_tokens) if pricer else None,
             blocks_per_request=None if pool.sizes is None else pool.blocks_per_request(tokens),
         )
     sparse = pools["hisparse"]

@@ -127,6 +127,7 @@ def _mode(found: ModeAnswer) -> dict[str, Any]:
         "tpot_s_with_10_percent_more_link": speed.wider_link_tpot_s if speed else None,
         "tokens_per_s": speed.tokens_per_s if speed else None,
         "resident_share": speed.resident_share if speed else None,
+        "miss_share": speed.miss_share if speed else None,
         "host_to_device_bytes_per_s_per_gpu": speed.h2d_bytes_per_s if speed else None,
         "link_share": speed.link_share if speed else None,
         "dram_bytes_per_s_per_node": speed.dram_bytes_per_s if speed else None,

@@ -21,11 +21,6 @@ if TYPE_CHECKING:
     from hisparse_sim.cost.step import StepCostModel
     from hisparse_sim.cost.work import StepCost, StepWork
 
-MISS_RATES = (0.067, 0.134)
-"""Misses per selected row that lies in no resident page, with LRU hot buffers of 4 x and 2 x top-k rows:
-GLM-5.1, top-k 2048, LongBench-v2 (arXiv 2608.07009). The ends of the range, whatever the buffer, since
-workloads differ by about as much."""
-
 LINK_SPREAD = 0.15
 """How far the gather rate may be off: 32 to 35 GB/s were measured for rows read by SMs over PCIe 5
 (sglang PR #22187, nvbandwidth issue #24), kernels and topologies differ."""
@@ -39,6 +34,7 @@ LINK_STEP = 0.10
 class Decode:
     """Pure decode of one full batch.
 
+    ``miss_share``: expected, of the selected rows that lie in no resident page.
     ``tpot_s``: seconds a step, one token a request; ``tokens_per_s`` over all DP replicas.
     ``wider_link_tpot_s``: the same with a link a tenth faster.
     ``link_share`` and ``dram_share``: used part of one GPU's gather rate and of one node's DRAM rate.
@@ -49,6 +45,7 @@ class Decode:
     wider_link_tpot_s: float
     tokens_per_s: float
     resident_share: float
+    miss_share: float
     h2d_bytes_per_s: float
     link_share: float
     dram_bytes_per_s: float
@@ -70,25 +67,31 @@ class DecodeModel:
         """What the prices rest on that was not measured."""
         return self.costs.nominal.warnings
 
-    def nominal_s(self, requests: int, tokens: int) -> float:
+    def nominal_s(self, requests: int, tokens: int, output_tokens: int = 1024) -> float:
         """Seconds a decode step of ``requests`` of ``tokens`` alone, without the ranges around it."""
-        share = self.pools.resident_share(tokens, requests)
-        return self._step(self.costs.nominal, requests, tokens, share, 1.0).total_s
+        return self.costs.nominal.step(self._work(requests, tokens, output_tokens)).total_s
 
-    def at(self, requests: int, tokens: int) -> Decode | None:
-        """Decode of ``requests`` of ``tokens`` in all on each replica; none for no request."""
+    def at(self, requests: int, tokens: int, output_tokens: int = 1024) -> Decode | None:
+        """Decode of ``requests`` of ``tokens`` in all on each replica; none for no request.
+
+        The first of ``output_tokens`` find an empty hot buffer.
+        """
         if not requests:
             return None
         share = self.pools.resident_share(tokens, requests)
-        nominal = self._step(self.costs.nominal, requests, tokens, share, 1.0)
+        work = self._work(requests, tokens, output_tokens)
+        nominal = self.costs.nominal.step(work)
         low = high = wider = nominal
-        if nominal.lookups_rows:
-            rate = nominal.misses_rows / nominal.lookups_rows
-            low = self._step(self.costs.fast, requests, tokens, share, MISS_RATES[0] / rate)
-            high = self._step(self.costs.slow, requests, tokens, share, MISS_RATES[1] / rate)
-            wider = self._step(self.costs.wider, requests, tokens, share, 1.0)
+        missed, misses = 0.0, self.costs.nominal.misses
+        if misses is not None and nominal.lookups_rows:
+            missed = nominal.misses_rows / nominal.lookups_rows
+            steady = misses.share(tokens, resident_share=share)
+            least, most = misses.share_range(tokens, resident_share=share)
+            low = self._step(self.costs.fast, requests, tokens, share, missed + least - steady)
+            high = self._step(self.costs.slow, requests, tokens, share, min(1.0, missed + most - steady))
+            wider = self._step(self.costs.wider, requests, tokens, share, missed)
         seconds = nominal.total_s
-        asked = self.costs.nominal.query(self._work(requests, tokens, share, 1.0))
+        asked = self.costs.nominal.query(work)
         beyond = dict.fromkeys(limit for part in asked.parts for limit in part.beyond)
         engine = self.pools.engine
         tp = engine.tp or self.node.gpus
@@ -101,6 +104,7 @@ class DecodeModel:
             wider_link_tpot_s=wider.total_s,
             tokens_per_s=requests * engine.dp / seconds,
             resident_share=share,
+            miss_share=missed,
             h2d_bytes_per_s=h2d,
             link_share=h2d / self.node.host_link.gather_bytes_per_s,
             dram_bytes_per_s=h2d * ranks,
@@ -109,23 +113,16 @@ class DecodeModel:
             beyond=tuple(sorted(beyond, key=lambda limit: -limit.beyond)),
         )
 
+    def _work(self, requests: int, tokens: int, output_tokens: int) -> StepWork:
+        """The mean step of requests that decode ``output_tokens`` each."""
+        share = self.pools.resident_share(tokens, requests)
+        missed, misses = 0.0, self.costs.nominal.misses
+        if misses is not None:
+            missed = misses.mean_share(tokens, max(1, output_tokens), resident_share=share)
+        return self.costs.nominal.decode_work(requests, tokens, share, miss_share=missed)
+
     def _step(self, cost: StepCostModel, requests: int, tokens: int, share: float, misses: float) -> StepCost:
-        return cost.step(self._work(requests, tokens, share, misses))
-
-    def _work(self, requests: int, tokens: int, share: float, misses: float) -> StepWork:
-        """One step; ``misses`` scales the rows looked up, and with them the misses."""
-        from hisparse_sim.cost.work import StepWork
-
-        hisparse = self.pools.engine.mode == "hisparse"
-        rows = min(self.model.index_topk, tokens) * (1 - share) * misses if hisparse else 0.0
-        return StepWork(
-            decode_requests=requests,
-            decode_context_tokens=requests * tokens,
-            sampled=requests,
-            lookup_rows=requests * rows,
-            lookup_rows_max=rows,
-            mirrored_tokens=requests if hisparse else 0,
-        )
+        return cost.step(cost.decode_work(requests, tokens, share, miss_share=misses))
 
 
 class _Costs:
@@ -152,7 +149,12 @@ class _Costs:
 
 
 def decode_model(
-    model: ModelSpec, node: NodeSpec, pools: ModePools, *, calibration: str | None = None
+    model: ModelSpec,
+    node: NodeSpec,
+    pools: ModePools,
+    *,
+    calibration: str | None = None,
+    locality: str | float | None = None,
 ) -> tuple[DecodeModel | None, str]:
     """A pricer for ``pools``' mode, or none and the reason (no profile for this node)."""
     from hisparse_sim.cost.profile import profile_for
@@ -173,6 +175,7 @@ def decode_model(
                 "gather_per_request_bytes_per_s": rates.gather_per_request_bytes_per_s * link,
             }
         )
-        return StepCostModel(model, node.model_copy(update={"host_link": slower}), pools.engine, profile)
+        slowed = node.model_copy(update={"host_link": slower})
+        return StepCostModel(model, slowed, pools.engine, profile, locality=locality)
 
     return DecodeModel(model, node, pools, _Costs(cost)), ""

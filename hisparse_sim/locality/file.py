@@ -94,10 +94,22 @@ class Locality(Record):
         data = self.model_dump(mode="json", by_alias=True)
         return sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
+    def spread_over(self, layers: int) -> list[Process]:
+        """Processes of so many layers, in proportion to those of the classes, one of each class at least."""
+        whole = sum(c.layers for c in self.classes)
+        counts = [max(1, round(layers * c.layers / whole)) for c in self.classes]
+        counts[counts.index(max(counts))] += layers - sum(counts)
+        return [p for c, n in zip(self.classes, counts, strict=True) for p in _each(c, n)]
+
     def text(self) -> str:
         """The file's content."""
         data = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         return yaml.safe_dump(_rounded(data), sort_keys=False, width=110, allow_unicode=True)
+
+
+def _each(layer_class: LayerClass, count: int) -> list[Process]:
+    processes = layer_class.processes(max(1, count))
+    return (processes * count)[:count]
 
 
 def _rounded(value: Any) -> Any:

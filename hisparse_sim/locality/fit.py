@@ -89,6 +89,9 @@ def fit_model(figures: Sequence[Figure], *, exponent: float = _START_EXPONENT) -
     spreads = [key for key in keys if any(_is_extreme(f) and (f.model, f.layers) == key for f in figures)]
     of_tail = any(f.quantity.endswith("_rate") and f.buffer_rows > f.topk_rows for f in figures)
 
+    # A mean over many layers is sure, their extremes vary by about as much as one layer does.
+    weights = np.array([_layers(f) ** 0.5 if f.quantity == "step_overlap_mean" else 1.0 for f in figures])
+
     def unpack(x: Floats) -> Fit:
         n = len(keys)
         overlaps = dict(zip(keys, x[:n].tolist(), strict=True))
@@ -98,7 +101,8 @@ def fit_model(figures: Sequence[Figure], *, exponent: float = _START_EXPONENT) -
     def residuals(x: Floats) -> Floats:
         found = unpack(x)
         pairs = ((_missed(f, found.predict(f)), _missed(f, f.value)) for f in figures)
-        return np.array([log(max(value, 1e-9) / max(given, 1e-9)) for value, given in pairs])
+        logs: Floats = np.array([log(max(value, 1e-9) / max(given, 1e-9)) for value, given in pairs])
+        return weights * logs
 
     start = [_START_OVERLAP] * len(keys) + [_START_SPREAD] * len(spreads) + [_START_EXPONENT] * of_tail
     low = [0.0] * len(start)
@@ -106,6 +110,10 @@ def fit_model(figures: Sequence[Figure], *, exponent: float = _START_EXPONENT) -
     # Smaller differences would see the bisections behind the shares.
     found = least_squares(residuals, start, bounds=(low, high), diff_step=1e-4)
     return unpack(found.x)
+
+
+def _layers(figure: Figure) -> int:
+    return layer_count(figure.layers) or 1
 
 
 def _is_extreme(figure: Figure) -> bool:
@@ -156,9 +164,7 @@ def miss_errors(figures: Sequence[Figure], rows: Sequence[FitRow]) -> list[float
     ]
 
 
-def localities(
-    figures: Sequence[Figure], *, source: str, digest: str, file: str
-) -> list[Locality]:
+def localities(figures: Sequence[Figure], *, source: str, digest: str, file: str) -> list[Locality]:
     """A locality for each model of the figures, with its rows of the fit."""
     fits = fit_figures(figures)
     rows = leave_one_out(figures, fits)

@@ -72,7 +72,8 @@ class HotBuffer:
         hit[slots[~missed]] = True
         if len(wanted) > len(self.owners):
             raise InputError(
-                f"{len(wanted):,} rows wanted at once exceed the buffer's {len(self.owners):,}", where="hot rows"
+                f"{len(wanted):,} rows wanted at once exceed the buffer's {len(self.owners):,}",
+                where="hot rows",
             )
         return slots, missed, hit
 

@@ -66,8 +66,9 @@ class Recording:
             limit = self.contexts
             refuse(
                 found >= limit[:, None, None],
-                lambda v, at: f"position {v:,} is beyond the context of {int(limit[at[0]]):,} tokens; "
-                f"it must be below",
+                lambda v, at: (
+                    f"position {v:,} is beyond the context of {int(limit[at[0]]):,} tokens; it must be below"
+                ),
             )
         rows = np.sort(found, axis=-1)
         twice = (rows[..., 1:] == rows[..., :-1]) & (rows[..., 1:] >= 0)
@@ -81,7 +82,9 @@ class Recording:
             )
 
 
-def read_recording(path: Path, *, context_tokens: int | None = None, topk_rows: int | None = None) -> Recording:
+def read_recording(
+    path: Path, *, context_tokens: int | None = None, topk_rows: int | None = None
+) -> Recording:
     """The recording in a file; ``context_tokens``: in context at the first step (one more each step).
 
     Raises ``InputError`` naming file, place and value; also where the model's ``topk_rows`` differs.
@@ -123,8 +126,14 @@ def _read_npy(path: Path, context_tokens: int | None) -> Recording:
     if data.ndim not in (2, 3, 4):
         raise InputError(f"has shape {list(data.shape)}; right is {_SHAPES}", where=str(path))
     if 0 in data.shape:
-        raise InputError(f"has shape {list(data.shape)}, which holds nothing; right is {_SHAPES}", where=str(path))
-    full = data.reshape(data.shape[0], -1 if data.ndim > 2 else 1, *data.shape[2:]) if data.ndim > 2 else data[:, None]
+        raise InputError(
+            f"has shape {list(data.shape)}, which holds nothing; right is {_SHAPES}", where=str(path)
+        )
+    full = (
+        data.reshape(data.shape[0], -1 if data.ndim > 2 else 1, *data.shape[2:])
+        if data.ndim > 2
+        else data[:, None]
+    )
     if full.ndim == 3:
         full = full[:, :, None]
     steps, layers, queries, topk = full.shape
@@ -147,7 +156,9 @@ def _read_parquet(path: Path, context_tokens: int | None) -> Recording:
     try:
         table = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"is truncated or no Parquet file: {str(error).splitlines()[0]}", where=where) from None
+        raise InputError(
+            f"is truncated or no Parquet file: {str(error).splitlines()[0]}", where=where
+        ) from None
     names = set(table.column_names)
     for name in ("step", "layer", "positions"):
         if name not in names:
@@ -186,7 +197,9 @@ def _read_parquet(path: Path, context_tokens: int | None) -> Recording:
         )
     if (rows < 0).any():
         at = np.unravel_index(int(np.argmin(rows)), (len(steps), len(layers), len(queries)))
-        raise InputError(f"lacks step {steps[at[0]]} of layer {layers[at[1]]}; each layer has all", where=where)
+        raise InputError(
+            f"lacks step {steps[at[0]]} of layer {layers[at[1]]}; each layer has all", where=where
+        )
     lengths = np.diff(lists.offsets.to_numpy())
     flat = lists.flatten().to_numpy(zero_copy_only=False)
     starts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
@@ -204,6 +217,4 @@ def _read_parquet(path: Path, context_tokens: int | None) -> Recording:
     contexts = _contexts(len(steps), context_tokens, path)
     if contexts is None and "context_tokens" in names:
         contexts = integers("context_tokens")[table_rows[:, 0, 0]]
-    return Recording(
-        path, tuple(int(n) for n in layers), len(steps), len(queries), topk, contexts, of_layer
-    )
+    return Recording(path, tuple(int(n) for n in layers), len(steps), len(queries), topk, contexts, of_layer)

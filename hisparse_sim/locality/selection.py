@@ -58,7 +58,8 @@ class Selection:
             if each[-1] < 1e-6 or bound >= _OLDEST:
                 break
             bound <<= 2
-        ages = np.searchsorted(upto * (rows / upto[-1]), np.arange(rows) + 0.5) + 1
+        # Rows that ought to be older still are kept at the largest age.
+        ages = np.searchsorted(upto, np.arange(rows) + 0.5) + 1
         return np.minimum(ages, bound).astype(np.int64)
 
     def _hazards_to(self, bound: int) -> NDArray[np.float64]:

@@ -66,6 +66,8 @@ def scenario_from_mapping(data: dict[str, Any], *, file: str = "", overrides: Se
                 raise InputError(error.message, where=locate(file, (section,), given)) from None
             data[section] = record.model_dump(exclude_defaults=True)
     data = apply_overrides(data, [text for text in overrides if text not in whole])
+    if isinstance(data.get("locality"), str):
+        data["locality"] = _beside(folder, data["locality"])
     workload = data.get("workload")
     if isinstance(workload, dict) and isinstance(workload.get("path"), str) and workload["path"].strip():
         data["workload"] = {**workload, "path": _beside(folder, workload["path"])}

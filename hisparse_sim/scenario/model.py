@@ -68,6 +68,8 @@ class ModelSpec(Record):
     vocab_size: PositiveInt
     mtp_layers: NonNegativeInt = 0
     max_context_tokens: PositiveInt
+    locality: str | None = None
+    """How its layers select, under sparse MLA: a shipped locality's name or a file; none: GLM-5.1's."""
     kv_dtype_of_checkpoint: Literal["fp8"] | None = None
     """Set when the quantised checkpoint turns on fp8 KV by itself (``auto`` then means fp8)."""
     weights: WeightsSpec

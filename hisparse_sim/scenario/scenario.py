@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import NonNegativeInt, PositiveFloat
+from typing import Annotated
+
+from pydantic import Field, NonNegativeInt, PositiveFloat
 
 from hisparse_sim.scenario.base import Record
 from hisparse_sim.scenario.engine import EngineSpec
@@ -31,6 +33,9 @@ class Scenario(Record):
     slo: SloSpec = SloSpec()
     calibration: str | None = None
     """Profile name or path; none: the node's own."""
+    locality: Annotated[float, Field(ge=0, le=1)] | str | None = None
+    """How selected rows repeat, under HiSparse: a shipped locality's name, a file that `locality fit` wrote,
+    or a fixed share of looked-up rows that miss (0.134); none: the model's own."""
     seed: NonNegativeInt = 0
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import simpy
@@ -20,7 +20,7 @@ from hisparse_sim.scheduler.decision import Decision
 from hisparse_sim.scheduler.request import Request
 from hisparse_sim.simulation.jump import jump
 from hisparse_sim.simulation.links import D2H, H2D, HostLink
-from hisparse_sim.simulation.lookups import UNIT, Lookups, lookups
+from hisparse_sim.simulation.lookups import UNIT, Lookups, Warmth
 from hisparse_sim.simulation.recorder import Recorder, RequestRecord, StepRow
 from hisparse_sim.simulation.replica import Replica
 from hisparse_sim.simulation.survival import Ending, live_lock
@@ -53,6 +53,8 @@ class _Life:
 
     record: RequestRecord
     over: Callable[[], None]
+    warmth: Warmth = field(default_factory=Warmth)
+    """Of its hot buffer."""
 
 
 class Engine:
@@ -82,9 +84,11 @@ class Engine:
         self._refused_at: tuple[int, ...] | None = None
         """Standing at which the waiting queue was refused in the last schedule; none: it was not."""
         self._hisparse = isinstance(self.memory, HISPARSE)
-        self.lookups = Lookups(replica.topk)
-        """Of requests that ride in the cohort; none outside HiSparse."""
+        self.lookups: Lookups | None = None
+        """In hot buffers; none outside HiSparse."""
         if isinstance(self.memory, HISPARSE):
+            assert replica.cost.misses is not None
+            self.lookups = Lookups(replica.topk, self.memory.block_size, replica.cost.misses)
             self.memory.copies.on_lost = self.lookups.changed.add
         self._jumps = not replica.single_step
         self.died = ""
@@ -328,23 +332,23 @@ class Engine:
         flying = len(self.scheduler.flying) - bool(decision)
         for request in decision.joined:
             request.user.record.rides_from = recorder.steps + flying
-            if self._hisparse:
+            if self.lookups is not None:
                 self.lookups.join(request)
         for request in decision.left:
             recorder.catch_up(request.user.record)
             request.user.record.rides_from = -1
-            if self._hisparse:
+            if self.lookups is not None:
                 self.lookups.leave(request)
 
     def _work(self, decision: Decision) -> StepWork:
         """What the step has to do, in counts."""
         hisparse = self._hisparse
-        size, topk = self.memory.block_size, self.replica.topk
+        size = self.memory.block_size
         decodes = sampled = tokens = decision.riders
         context = decision.rider_tokens + decodes
-        staged = rows = largest = 0
-        if hisparse and decodes:
-            rows, largest = self.lookups.total(self.scheduler.cohort.steps - 1)
+        staged = rows = missed = most_missed = 0
+        if decodes and self.lookups is not None:
+            rows, missed, most_missed = self.lookups.total(self.scheduler.cohort.steps - 1)
         prefills: list[tuple[int, int]] = []
         pasts, epochs = decision.past, decision.epochs
         for request, n in decision.scheduled.items():
@@ -355,11 +359,11 @@ class Engine:
             if n == 1 and samples and past:
                 decodes += 1
                 context += past + 1
-                if hisparse and (state := request.memory).host_only:
-                    each = lookups(topk, past, state.host_only, state.pages)
-                    rows += each
-                    if each > largest:
-                        largest = each
+                if self.lookups is not None and request.memory.host_only:
+                    each = self.lookups.of(request, past)
+                    rows += each.looked_up
+                    missed += each.missed
+                    most_missed = max(most_missed, each.missed)
             else:
                 prefills.append((n, past))
                 if hisparse:
@@ -370,7 +374,8 @@ class Engine:
             prefills=tuple(prefills),
             sampled=sampled,
             lookup_rows=rows / UNIT,
-            lookup_rows_max=largest / UNIT,
+            miss_rows=missed / UNIT,
+            miss_rows_max=most_missed / UNIT,
             staged_tokens=staged,
             mirrored_tokens=tokens if hisparse else 0,
         )
@@ -386,19 +391,18 @@ class Engine:
             context = cohort.tokens + (later + 1) * riders
         else:
             context = last.decode_context_tokens + riders
-        if not self._hisparse:
+        if self.lookups is None:
             return StepWork(riders, context, sampled=riders)
-        if last is not None and self.lookups.steady:
-            rows, largest = last.lookup_rows, last.lookup_rows_max
-        else:
-            whole, most = self.lookups.total(cohort.steps + later)
-            rows, largest = whole / UNIT, most / UNIT
+        if last is not None and cohort.steps + later < self.lookups.until:
+            return last._replace(decode_context_tokens=context)
+        rows, missed, most_missed = self.lookups.total(cohort.steps + later)
         return StepWork(
             riders,
             context,
             sampled=riders,
-            lookup_rows=rows,
-            lookup_rows_max=largest,
+            lookup_rows=rows / UNIT,
+            miss_rows=missed / UNIT,
+            miss_rows_max=most_missed / UNIT,
             mirrored_tokens=riders,
         )
 

@@ -138,7 +138,9 @@ class _Jump:
         engine, recorder, ahead, work = self.engine, self.engine.recorder, self.ahead, self.work
         steps = min(len(self.free) - self.done, _MANY)
         steps = int(min(steps, (self.until_s - self.clock) / self.step_s + 2))
-        if steps < _FEW or not engine.lookups.steady:
+        if engine.lookups is not None:
+            steps = min(steps, engine.lookups.until - engine.scheduler.cohort.steps - self.done)
+        if steps < _FEW:
             return False
         contexts = work.decode_context_tokens + self.riders * np.arange(1, steps + 1)
         costs = engine.replica.cost.decodes(work, contexts)

@@ -1,7 +1,13 @@
-"""Selected rows that the hot buffers are asked for, kept up to date instead of summed anew each step."""
+"""Selected rows that the hot buffers are asked for, and those that they miss, without a sum a step."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from hisparse_sim.cost.locality import STAGE_ENDS, Curve, MissModel
+from hisparse_sim.memory.base import NEVER
 from hisparse_sim.memory.copies import PagedState
 from hisparse_sim.scheduler.request import Request
 
@@ -9,73 +15,152 @@ UNIT = 1 << 20
 """Rows are counted in parts of so many, as integers: a sum of them does not depend on its order."""
 
 
-def lookups(topk: int, past: int, host_only: int, pages: int) -> int:
-    """``UNIT`` times the rows per layer, of a decode after ``past`` tokens, that lie in no resident page.
+class Rows(NamedTuple):
+    """``UNIT`` times the rows per layer that are looked up, that miss, and that miss for one request."""
 
-    The top-k rows are taken to be spread evenly over the ``pages``, of which ``host_only`` are not on the
-    GPU.
-    """
-    return min(topk, past + 1) * host_only * UNIT // pages
+    looked_up: int
+    missed: int
+    most_missed: int
+
+
+NONE = Rows(0, 0, 0)
+
+
+@dataclass(slots=True)
+class Warmth:
+    """What a request's hot buffer knows: the lookups of the steps since it had ``origin`` tokens."""
+
+    state: PagedState | None = None
+    host_only: int = 0
+    origin: int = 0
+
+    def steps(self, state: PagedState, past: int, curve: Curve) -> int:
+        """Steps that the buffer knows, of a decode after ``past`` tokens.
+
+        It is empty when the request gets one. Pages that it loses make rows of theirs unknown.
+        """
+        if state is not self.state:
+            self.state, self.host_only, self.origin = state, 0, past
+        now = state.host_only
+        if now > self.host_only:
+            known = curve.steps_left(past - self.origin, self.host_only / state.pages, now / state.pages)
+            self.origin = past - known
+        self.host_only = now
+        return past - self.origin
 
 
 class Lookups:
-    """The lookups of the requests that ride in the scheduler's cohort."""
+    """The lookups of requests that decode; kept up to date for those that ride in the cohort.
 
-    def __init__(self, topk: int) -> None:
-        self.topk = topk
+    A request's rows are taken to be spread evenly over its pages; misses are the expectation of
+    ``misses``. They change when pages are lost and, after that, at the stages of a buffer that fills.
+    """
+
+    def __init__(self, topk: int, block_size: int, misses: MissModel) -> None:
+        self._topk, self._block_size, self._misses = topk, block_size, misses
+        self._curves: dict[int, Curve] = {}
+        """By the pages of a request."""
         self.changed: set[PagedState] = set()
         """Requests that lost pages since the last ``total``."""
         self._states: dict[Request, PagedState] = {}
-        self._each: dict[PagedState, int] = {}
-        self._sum = self._largest = 0
+        self._riders: dict[PagedState, Request] = {}
+        self._each: dict[PagedState, Rows] = {}
+        self._sum = self._sum_missed = self._most = 0
         self._short: dict[PagedState, Request] = {}
         """Those whose context is shorter than the top-k: theirs grow with each token."""
+        self._due: list[tuple[int, int, PagedState]] = []
+        """Cohort steps at which buffers come to their next stage; valid if ``_due_at`` says the same."""
+        self._due_at: dict[PagedState, int] = {}
+        self._pushed = 0
+
+    def of(self, request: Request, past: int) -> Rows:
+        """Of one decode of ``request`` after ``past`` tokens."""
+        return self._of(request, past)[0]
+
+    def _of(self, request: Request, past: int) -> tuple[Rows, int]:
+        """And for how many steps they stay, if no page is lost."""
+        state: PagedState = request.memory
+        host_only, pages = state.host_only, state.pages
+        if not host_only:
+            return NONE, NEVER
+        rows = min(self._topk, past + 1) * host_only * UNIT // pages
+        curve = self._curves.get(pages)
+        if curve is None:
+            curve = self._curves[pages] = self._misses.curve(pages * self._block_size)
+        steps = request.user.warmth.steps(state, past, curve)
+        share, lasts = curve.steady(host_only / pages), NEVER
+        if steps < len(curve.staged) and curve.staged[steps] > share:
+            share, lasts = curve.staged[steps], STAGE_ENDS[steps] - steps
+        missed = int(rows * share)
+        return Rows(rows, missed, missed), lasts
 
     def join(self, request: Request) -> None:
         """A request rides."""
+        if request.joined < 0:  # and left again in the same step
+            return
         state: PagedState = request.memory
         self._states[request] = state
-        if request.computed < self.topk:
+        self._riders[state] = request
+        if request.computed < self._topk:
             self._short[state] = request
         else:
-            self._set(state)
+            self._each[state] = NONE
+            self.changed.add(state)
 
     def leave(self, request: Request) -> None:
         """It does not any more."""
-        state = self._states.pop(request)
+        state = self._states.pop(request, None)
+        if state is None:
+            return
+        del self._riders[state]
         if self._short.pop(state, None) is None:
+            self._due_at.pop(state, None)
             gone = self._each.pop(state)
-            self._sum -= gone
-            if gone == self._largest:
-                self._largest = -1
+            self._sum -= gone.looked_up
+            self._sum_missed -= gone.missed
+            if gone.missed == self._most:
+                self._most = -1
 
-    def total(self, steps: int) -> tuple[int, int]:
-        """Lookups of all and of the one with most, when the cohort has taken so many steps."""
+    def total(self, steps: int) -> Rows:
+        """Of all riders, when the cohort has taken so many steps."""
         for state in self.changed:
             if state in self._each:
-                self._set(state)
+                self._set(state, steps)
         self.changed.clear()
-        if self._largest < 0:
-            self._largest = max(self._each.values(), default=0)
-        whole, largest = self._sum, self._largest
-        for state, request in self._short.items():
-            if state.host_only:
-                past = request.computed + steps - request.joined
-                rows = lookups(self.topk, past, state.host_only, state.pages)
-                whole += rows
-                largest = max(largest, rows)
-        return whole, largest
+        while self._due and self._due[0][0] <= steps:
+            when, _, state = heappop(self._due)
+            if self._due_at.get(state) == when:
+                self._set(state, steps)
+        if self._most < 0:
+            self._most = max((rows.missed for rows in self._each.values()), default=0)
+        rows, missed, most = self._sum, self._sum_missed, self._most
+        for request in self._short.values():
+            of = self.of(request, request.computed + steps - request.joined)
+            rows += of.looked_up
+            missed += of.missed
+            most = max(most, of.missed)
+        return Rows(rows, missed, most)
 
     @property
-    def steady(self) -> bool:
-        """Whether the total stays what it is until someone joins, leaves or loses a page."""
-        return not any(state.host_only for state in self._short)
+    def until(self) -> int:
+        """Cohort step before which the total changes only if someone joins, leaves or loses a page."""
+        if any(state.host_only for state in self._short):
+            return 0
+        return self._due[0][0] if self._due else NEVER
 
-    def _set(self, state: PagedState) -> None:
-        before = self._each.get(state, 0)
-        self._each[state] = now = lookups(self.topk, self.topk, state.host_only, state.pages)
-        self._sum += now - before
-        if now >= self._largest >= 0:
-            self._largest = now
-        elif before == self._largest:
-            self._largest = -1
+    def _set(self, state: PagedState, steps: int) -> None:
+        request = self._riders[state]
+        before = self._each[state]
+        now, lasts = self._of(request, request.computed + steps - request.joined)
+        self._each[state] = now
+        self._sum += now.looked_up - before.looked_up
+        self._sum_missed += now.missed - before.missed
+        if now.missed >= self._most >= 0:
+            self._most = now.missed
+        elif before.missed == self._most:
+            self._most = -1
+        self._due_at.pop(state, None)
+        if lasts < NEVER:
+            self._due_at[state] = steps + lasts
+            self._pushed += 1
+            heappush(self._due, (steps + lasts, self._pushed, state))

@@ -111,7 +111,7 @@ def build_replica(scenario: Scenario) -> Replica:
         self_preemption_ends_step=_is_v030(scenario),
         known_by_placeholders=_is_v030(scenario),
     )
-    cost = StepCostModel(model, node, engine, profile)
+    cost = StepCostModel(model, node, engine, profile, locality=scenario.locality)
     return Replica(
         pools,
         profile,

@@ -9,6 +9,8 @@ key                         unit    definition
 schema, version                     of this file; of the package
 scenario, mode, seed                what was run
 calibration(_sha256)                profile that priced the steps, and its hash
+locality(_sha256, _source)          how selected rows repeat: a locality file, its hash and what it was
+                                    fitted to (or a fixed share of misses); null outside HiSparse
 complete                            false: interrupted; figures are of what was done until then
 running_mean                requests mean of samples of running requests, those that prefill included and
                                     those that load from an offload tier not; every 30 s, or 20 equal
@@ -143,6 +145,7 @@ def summarise(
         "seed": scenario.seed,
         "calibration": replica.profile.id,
         "calibration_sha256": replica.profile.hash,
+        **_locality(replica),
         "complete": complete,
         "running_mean": float(running[running > 0].mean()) if running.any() else 0.0,
         "running_time_weighted": time_mean(queue, start_s, end_s, column=1),
@@ -239,6 +242,14 @@ def _usage(steps: StepLog, replica: Replica) -> dict[str, float | None]:
         "gpu_kv_usage_max": float(used.max()),
         "host_usage_max": 1 - int(steps.column("host_free_blocks").min()) / host if host else None,
     }
+
+
+def _locality(replica: Replica) -> dict[str, str | None]:
+    misses = replica.cost.misses
+    if misses is None:
+        return dict.fromkeys(("locality", "locality_sha256", "locality_source"))
+    digest = misses.locality.hash if misses.locality is not None else None
+    return {"locality": misses.id, "locality_sha256": digest, "locality_source": misses.source}
 
 
 def _verdict(recorder: Recorder, failed: int, waiting_share: float | None, open_loop: bool) -> str:

@@ -1,11 +1,10 @@
-"""Links and locality: rates, their ceilings, and the published miss rates."""
+"""Links: rates and their ceilings."""
 
 from __future__ import annotations
 
 import pytest
 
 from hisparse_sim.cost.links import LinkRates
-from hisparse_sim.cost.locality import Locality
 from hisparse_sim.cost.profile import load_profile
 from hisparse_sim.cost.tiers import Tiers
 from hisparse_sim.scenario.loader import load_node
@@ -28,25 +27,8 @@ def test_ranks_share_the_hosts_memory_bandwidth() -> None:
     assert LinkRates(slow, ranks=1).h2d_bytes_per_s == pytest.approx(55e9)
 
 
-@pytest.mark.parametrize(("rows", "rate"), [(2048, 0.30), (4096, 0.134), (8192, 0.067)])
-def test_the_published_miss_rates_are_returned(rows: int, rate: float) -> None:
-    assert Locality(PROFILE, topk_rows=2048).miss_rate(rows) == pytest.approx(rate)
-
-
-def test_miss_rates_fall_with_the_buffer_and_their_range_spans_its_double() -> None:
-    locality = Locality(PROFILE, topk_rows=2048)
-    rates = [locality.miss_rate(rows) for rows in range(1, 40_000, 500)]
-    assert rates == sorted(rates, reverse=True)
-    assert rates[0] == 1.0
-    assert locality.miss_rate_range(4096) == pytest.approx((0.067, 0.134))
-    assert (locality.smallest_rows, locality.largest_rows) == (2048, 8192)
-    assert not tiers(656).stands_in and "32,768" in tiers(656, hot_rows=32_768).stands_in[0]
-
-
-def tiers(row_bytes: int, *, hot_rows: int = 4096) -> Tiers:
-    return Tiers(
-        NODE, PROFILE, layers=78, leaders=21, row_bytes=row_bytes, hot_rows=hot_rows, topk_rows=2048, ranks=8
-    )
+def tiers(row_bytes: int) -> Tiers:
+    return Tiers(NODE, PROFILE, layers=78, leaders=21, row_bytes=row_bytes, ranks=8)
 
 
 @pytest.mark.parametrize(("row_bytes", "lines"), [(576, 5), (656, 6), (1152, 9)])

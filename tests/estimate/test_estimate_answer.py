@@ -10,7 +10,7 @@ import pytest
 from hisparse_sim.estimate.answer import MODES, answer
 from hisparse_sim.estimate.as_json import answer_json
 from hisparse_sim.estimate.concurrency import mode_pools
-from hisparse_sim.estimate.latency import MISS_RATES, decode_model
+from hisparse_sim.estimate.latency import decode_model
 from hisparse_sim.scenario.catalogue import list_models, list_nodes, load_model, load_node
 from hisparse_sim.scenario.engine import EngineSpec
 
@@ -41,7 +41,8 @@ def test_hisparse_reads_host_memory_on_every_rank():
     assert 0 < found.link_share <= 1.2
     assert low < found.wider_link_tpot_s < found.tpot_s
     assert found.dram_bytes_per_s == pytest.approx(8 * found.h2d_bytes_per_s)
-    assert MISS_RATES == (0.067, 0.134)
+    # An 86k context, all but a little of it in host memory, twice the top-k: 13.4 % published for GLM-5.1.
+    assert 0.10 < found.miss_share < 0.145
 
 
 def test_few_requests_are_read_from_the_gpu():

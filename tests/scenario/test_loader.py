@@ -314,6 +314,7 @@ fields = [
     "seed",
     "name",
     "calibration",
+    "locality",
 ]
 
 

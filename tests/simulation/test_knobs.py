@@ -25,7 +25,18 @@ from hisparse_sim.scenario.workload import (
 )
 from hisparse_sim.simulation.run import simulate
 
-IDENTITY = {"scenario", "mode", "seed", "calibration", "calibration_sha256", "warnings", "pools"}
+IDENTITY = {
+    "scenario",
+    "mode",
+    "seed",
+    "calibration",
+    "calibration_sha256",
+    "locality",
+    "locality_sha256",
+    "locality_source",
+    "warnings",
+    "pools",
+}
 """Keys that repeat the question (the sizes of the pools, too) instead of answering it."""
 
 # Eight clients whose long answers outgrow what the pool holds.
@@ -186,7 +197,12 @@ NODE_LABELS = {
 }
 """Node fields that move nothing in a run, and why."""
 
-OTHERS: dict[str, Any] = {"seed": 1, "slo": {"ttft_s": 1.0}, "calibration": "no-such-profile"}
+OTHERS: dict[str, Any] = {
+    "seed": 1,
+    "slo": {"ttft_s": 1.0},
+    "calibration": "no-such-profile",
+    "locality": "no-such",
+}
 
 
 @cache

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hisparse_sim.calibration.bench.abi import BLOCK_TOKENS
+from hisparse_sim.locality.hot_buffer import HotBuffer
 
 Ints = NDArray[np.int32]
 
@@ -42,38 +43,6 @@ def to_bf16(values: NDArray[Any]) -> NDArray[np.uint16]:
 def from_bf16(bits: NDArray[np.uint16]) -> NDArray[np.float64]:
     """The values of bfloat16 bit patterns."""
     return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-
-
-@dataclass
-class HotBuffer:
-    """One request's hot buffer under exact LRU: ``owners[slot]`` a host row or -1, ``order`` oldest first."""
-
-    owners: NDArray[np.int64]
-    order: NDArray[np.int64]
-
-    @classmethod
-    def empty(cls, hot_rows: int) -> HotBuffer:
-        return cls(np.full(hot_rows, -1), np.arange(hot_rows))
-
-    def resolve(self, wanted: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Slots of the ``wanted`` host rows (all different) and which of them had to be fetched.
-
-        Misses take the oldest slots that are not hit, in the order of ``wanted``; afterwards come, oldest
-        first: slots not used, slots just filled, slots hit (in their order before). Source: the resolver of
-        vLLM's csrc hisparse_kernels.cu (PR #53781), as docs/calibration.md describes it.
-        """
-        if len(wanted) == 0:
-            return wanted, np.zeros(0, dtype=bool)
-        slot_of = {int(row): slot for slot, row in enumerate(self.owners) if row >= 0}
-        slots = np.array([slot_of.get(int(row), -1) for row in wanted])
-        missed = slots < 0
-        is_hit = np.isin(self.order, slots[~missed])
-        stale, hits = self.order[~is_hit], self.order[is_hit]
-        taken, rest = stale[: missed.sum()], stale[missed.sum() :]
-        slots[missed] = taken
-        self.owners[taken] = wanted[missed]
-        self.order = np.concatenate([rest, taken, hits])
-        return slots, missed
 
 
 @dataclass(frozen=True)

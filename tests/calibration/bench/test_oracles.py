@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hisparse_sim.calibration.bench import oracles
+from hisparse_sim.locality.hot_buffer import HotBuffer
 
 
 @given(st.lists(st.sets(st.integers(0, 40), max_size=8), max_size=12), st.integers(8, 16))
 def test_the_hot_buffer_is_lru_over_steps(steps: list[set[int]], slots: int) -> None:
-    buffer = oracles.HotBuffer.empty(slots)
+    buffer = HotBuffer.empty(slots)
     last_use: dict[int, int] = {}  # what the buffer holds, and the last step that wanted it
     for step, wanted in enumerate(steps):
         rows = np.array(sorted(wanted), dtype=np.int64)
@@ -68,7 +69,7 @@ def test_resident_pages_need_no_slot(resident: bool) -> None:
         resident=np.array([3 if resident else -1], np.int32),
         hot=np.array([9], np.int32),
     )
-    buffer = oracles.HotBuffer.empty(64)
+    buffer = HotBuffer.empty(64)
     done = oracles.resolve(np.array([5, -1], np.int32), tables, buffer)
     assert done.rows.tolist() == [3 * 64 + 5 if resident else 9 * 64, -1]
     assert (done.resident, done.hits, len(done.miss_sources)) == ((1, 0, 0) if resident else (0, 0, 1))

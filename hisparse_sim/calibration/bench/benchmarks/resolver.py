@@ -18,8 +18,9 @@ from hisparse_sim.calibration.bench.abi import BLOCK_TOKENS, Op
 from hisparse_sim.calibration.bench.gpu import HOST, Memory
 from hisparse_sim.calibration.bench.kernels import Resolver
 from hisparse_sim.calibration.bench.operations import GatherShape
-from hisparse_sim.calibration.bench.oracles import HotBuffer, Tables
+from hisparse_sim.calibration.bench.oracles import Tables
 from hisparse_sim.calibration.bench.points import Ground, Point
+from hisparse_sim.locality.hot_buffer import HotBuffer
 
 K = 2048
 LAYERS = 64

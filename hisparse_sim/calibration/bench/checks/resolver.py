@@ -11,6 +11,7 @@ from hisparse_sim.calibration.bench.checks.workbench import Bench
 from hisparse_sim.calibration.bench.gpu import HOST
 from hisparse_sim.calibration.bench.kernels import Resolver
 from hisparse_sim.calibration.bench.operations import GatherShape, fill
+from hisparse_sim.locality.hot_buffer import HotBuffer
 
 
 def random_tables(
@@ -69,7 +70,7 @@ def check_resolver_case(
     gpu = b.guarded(gpu_blocks * BLOCK_TOKENS * row_bytes)
     gpu_rows = b.poisoned((gpu_blocks * BLOCK_TOKENS, row_bytes), np.uint8)
     resolver = Resolver(b.gpu, tables, k=k, hot_rows=hot_rows, allocate=b.guarded)
-    buffers = [oracles.HotBuffer.empty(hot_rows) for _ in range(requests)]
+    buffers = [HotBuffer.empty(hot_rows) for _ in range(requests)]
     shape = GatherShape(ctas=2)
     totals = np.zeros(3, np.uint64)
     selected = np.full((requests, k), -1)
