@@ -94,7 +94,6 @@ def answer(
     output_tokens: int = 1024,
     users: int | None = None,
     calibration: str | None = None,
-    locality: str | float | None = None,
 ) -> Answer:
     """Answer for each context length in ``contexts`` (tokens in all).
 
@@ -109,9 +108,7 @@ def answer(
     untimed = ""
     for mode, pool in pools.items():
         pricers[mode], why = (
-            (None, "")
-            if pool.sizes is None
-            else decode_model(model, node, pool, calibration=calibration, locality=locality)
+            (None, "") if pool.sizes is None else decode_model(model, node, pool, calibration=calibration)
         )
         untimed = untimed or why
     rows = tuple(

@@ -127,11 +127,8 @@ def test_measured_terms_hide_what_the_node_and_the_publications_say(measured: Pa
     rates = LinkRates(node, ranks=1, profile=whole)
     assert rates.h2d_bytes_per_s == pytest.approx(50e9, rel=0.03)
     assert rates.both_ways_bytes_per_s == pytest.approx(80e9, rel=0.03)
-    tiers = Tiers(node, whole, layers=78, leaders=21, row_bytes=656, hot_rows=4096, topk_rows=2048, ranks=8)
-    published = Tiers(
-        node, load_profile("h200-published"), layers=78, leaders=21, row_bytes=656, hot_rows=4096,
-        topk_rows=2048, ranks=8,
-    )  # fmt: skip
+    tiers = Tiers(node, whole, layers=78, leaders=21, row_bytes=656, ranks=8)
+    published = Tiers(node, load_profile("h200-published"), layers=78, leaders=21, row_bytes=656, ranks=8)
     many = tiers.layer_gather_s(100_000, 0.0, 64), published.layer_gather_s(100_000, 0.0, 64)
     assert many[0] / many[1] == pytest.approx(35 / 42, rel=0.06)
 

@@ -266,7 +266,7 @@ def test_every_real_config_of_the_catalogue_is_accepted() -> None:
     ],
 )
 def test_the_catalogue_says_what_the_real_config_says(name: str, file: str) -> None:
-    own = {"name", "hf_id", "sources"}
+    own = {"name", "hf_id", "sources", "locality"}
     real = model_from_config(shared_config("model_configs", file)).model_dump(exclude=own)
     assert load_model(name).model_dump(exclude=own) == real
 
