@@ -9,7 +9,7 @@ key                         unit    definition
 schema, version                     of this file; of the package
 scenario, mode, seed                what was run
 calibration(_sha256)                profile that priced the steps, and its hash
-locality(_sha256, _source)          how selected rows repeat: a locality file, its hash and what it was
+locality(_sha256), locality_source  how selected rows repeat: a locality file, its hash and what it was
                                     fitted to (or a fixed share of misses); null outside HiSparse
 complete                            false: interrupted; figures are of what was done until then
 running_mean                requests mean of samples of running requests, those that prefill included and
