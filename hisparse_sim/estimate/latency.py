@@ -154,6 +154,7 @@ def decode_model(
     pools: ModePools,
     *,
     calibration: str | None = None,
+    locality: str | float | None = None,
 ) -> tuple[DecodeModel | None, str]:
     """A pricer for ``pools``' mode, or none and the reason (no profile for this node)."""
     from hisparse_sim.cost.profile import profile_for
@@ -175,6 +176,6 @@ def decode_model(
             }
         )
         slowed = node.model_copy(update={"host_link": slower})
-        return StepCostModel(model, slowed, pools.engine, profile)
+        return StepCostModel(model, slowed, pools.engine, profile, locality=locality)
 
     return DecodeModel(model, node, pools, _Costs(cost)), ""

@@ -131,7 +131,7 @@ def _estimate(scenario: Scenario) -> Row:
     tokens = min(longest, pools.sizes.max_model_len)
     count = pools.count(tokens)
     batch = min(count.requests, -(-(concurrency or count.requests) // engine.dp))
-    pricer, _ = decode_model(model, node, pools, calibration=scenario.calibration)
+    pricer, _ = decode_model(model, node, pools, calibration=scenario.calibration, locality=scenario.locality)
     tpot_s = pricer.nominal_s(batch, tokens) if pricer is not None and batch else None
     sizes = pools.sizes
     return found | {
