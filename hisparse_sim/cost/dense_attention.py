@@ -89,9 +89,14 @@ class DenseAttention:
         """How good that is."""
         return self._terms[0].grade if self._terms else "derived"
 
-    def step_s(self, batch: int, context_tokens: int, prefills: Sequence[tuple[int, int]]) -> float:
-        """All layers of a step: decodes over ``context_tokens`` in all, and (new, past) chunks."""
-        tokens, core = float(batch), context_tokens * self._context_s
+    def step_s(
+        self, batch: int, context_tokens: int, prefills: Sequence[tuple[int, int]], drafts: int = 0
+    ) -> float:
+        """All layers of a step: decodes over ``context_tokens`` in all, and (new, past) chunks.
+
+        ``drafts`` that the decodes verify, in all, go through the projections; the context is read once.
+        """
+        tokens, core = float(batch + drafts), context_tokens * self._context_s
         if batch:
             core += self._base_s + self._row_s * batch
             if context_tokens > _SHORT_TOKENS:

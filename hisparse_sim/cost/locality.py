@@ -57,6 +57,8 @@ class Curve:
         self._cold_sums: list[float] = np.concatenate(([0.0], np.cumsum(cold))).tolist()
         self._distinct: list[float] = (weights @ np.array([r.distinct[:_STEPS] for _, r in parts])).tolist()
         self._buffer_rows = buffer_rows
+        self.rows = sum(w * r.rows for w, r in parts)
+        """Different rows of a step, nothing resident."""
 
     def steady(self, host_share: float) -> float:
         """Share of lookups that miss in the long run, ``host_share`` of the pages not resident.
@@ -169,6 +171,13 @@ class MissModel:
             found = Curve(self._parts(2 ** (octave / _PER_OCTAVE)), self.hot_rows, self._how[2])
             self._curves[octave] = found
         return found
+
+    def looked_up(self, context_rows: float) -> float:
+        """Different rows that the tokens of one step select, in one layer."""
+        queries = self._how[0]
+        if queries == 1 or self.fixed is not None:  # no locality: as if no two tokens agreed
+            return min(float(queries * self.topk_rows), context_rows)
+        return self.curve(context_rows).rows
 
     def share(
         self,

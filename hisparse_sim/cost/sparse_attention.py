@@ -93,11 +93,21 @@ class SparseAttention:
         self.follower_decode_s = float(skip.series("rows_s")[0])
         """One follower's module at a batch of one: what a prefetched gather can hide behind."""
 
-    def decode_s(self, batch: int, context_tokens: int) -> float:
-        """All layers for ``batch`` decodes with ``context_tokens`` in context, in all."""
+    def decode_s(self, batch: int, context_tokens: int, drafts: int = 0) -> float:
+        """All layers for ``batch`` decodes with ``context_tokens`` in context, in all.
+
+        With ``drafts`` tokens to verify, in all, a request has a row for each of its tokens and a
+        selection for each row, but its indexer keys are read once: the scores of a few rows are still
+        bound by memory (132 bytes and 8,192 operations a key and row, of 32 indexer heads).
+        """
         if not batch:
             return 0.0
         topk = self._topk
+        if drafts:
+            rows = batch + drafts
+            selected = min(context_tokens * rows / batch, rows * topk)
+            cost = self._rows(rows) + self._context_s * context_tokens + self._selected_s * selected
+            return cost + self._reach_s * min(topk, context_tokens) + self._topk_s * (context_tokens > topk)
         rows_s = self._rows_s.get(batch)
         if rows_s is None:
             rows_s = self._rows_s[batch] = self._rows(batch)
@@ -128,9 +138,11 @@ class SparseAttention:
             cost += self._skip_prefill(features, longest)
         return cost
 
-    def step_s(self, batch: int, context_tokens: int, prefills: Sequence[tuple[int, int]]) -> float:
+    def step_s(
+        self, batch: int, context_tokens: int, prefills: Sequence[tuple[int, int]], drafts: int = 0
+    ) -> float:
         """All layers of a step."""
-        cost = self.decode_s(batch, context_tokens)
+        cost = self.decode_s(batch, context_tokens, drafts)
         return cost + self.prefill_s(prefills) if prefills else cost
 
     @property

@@ -10,6 +10,7 @@ import numpy as np
 
 from hisparse_sim.cost.dense_attention import DenseAttention
 from hisparse_sim.cost.domain import Domain, Limit, Outside
+from hisparse_sim.cost.drafting import Drafting, mtp_layer
 from hisparse_sim.cost.experts import Exchange, Experts
 from hisparse_sim.cost.hardware import same_gpu
 from hisparse_sim.cost.locality import MissModel, misses_of
@@ -110,7 +111,18 @@ class StepCostModel:
                 ranks=tp * engine.dp,
             )
             hot_rows = require_hisparse(layout, model).hot_rows
-            self.misses = misses_of(model, locality, hot_rows=hot_rows)
+            self.misses = misses_of(
+                model,
+                locality,
+                hot_rows=hot_rows,
+                queries=engine.mtp + 1,
+                accepted=engine.tokens_a_step,
+            )
+        self.drafting: Drafting | None = None
+        """After each step that samples; none without MTP."""
+        if engine.mtp:
+            layer, alone = mtp_layer(model, engine)
+            self.drafting = Drafting(StepCostModel(layer, node, alone, profile).step, engine.mtp)
         self.stands_in = (*self.attention.stands_in, *self.experts.stands_in, *self.exchange.stands_in)
         if self.misses is not None and self.misses.outside:
             self.stands_in += (self.misses.outside,)
@@ -125,7 +137,8 @@ class StepCostModel:
 
     def step(self, work: StepWork) -> StepCost:
         """Seconds by part, and traffic, of one step. An empty step costs nothing."""
-        tokens = batch = work.decode_requests
+        batch, drafts = work.decode_requests, work.draft_tokens
+        tokens = batch + drafts
         context, prefills = work.decode_context_tokens, work.prefills
         longest, chunk = 0, self._chunk_tokens
         for new, past in prefills:
@@ -145,7 +158,7 @@ class StepCostModel:
             or self._always
         ):
             self.outside.note(batch, context, tokens, longest)
-        attention = self.attention.step_s(batch, context, prefills)
+        attention = self.attention.step_s(batch, context, prefills, drafts)
         moe, dense, allreduce = self._of_tokens.get(tokens) or self._by_tokens(tokens)
         head = max(self._head_read_s, self._head_row_s * work.sampled) if work.sampled else 0.0
         tier = NOTHING
@@ -164,6 +177,7 @@ class StepCostModel:
             tier.gather_s,
             tier.staging_s,
             tier.mirror_s,
+            self.drafting.step_s(work) if self.drafting is not None else 0.0,
             tier.h2d_bytes,
             tier.d2h_bytes,
             tier.misses_rows,
@@ -221,24 +235,27 @@ class StepCostModel:
         ``miss_share``: of the other rows; none: what is expected long after their buffers were empty.
         """
         rows = missed = 0.0
+        drafts = batch * self.engine.mtp
         if self.misses is not None:
-            rows = min(float(self.model.index_topk), context_tokens) * (1.0 - resident_share)
+            rows = self.misses.looked_up(context_tokens) * (1.0 - resident_share)
             if miss_share is None:
                 miss_share = self.misses.share(context_tokens, resident_share=resident_share)
             missed = rows * miss_share
         return StepWork(
             decode_requests=batch,
             decode_context_tokens=round(batch * context_tokens),
-            sampled=batch,
+            draft_tokens=drafts,
+            sampled=batch + drafts,
             lookup_rows=batch * rows,
             miss_rows=batch * missed,
             miss_rows_max=missed,
-            mirrored_tokens=batch if self.misses is not None else 0,
+            mirrored_tokens=batch + drafts if self.misses is not None else 0,
         )
 
     def decode_tpot_s(self, batch: int, context_tokens: float, resident_share: float = 1.0) -> float:
         """Seconds a token of ``batch`` requests of ``context_tokens`` each that only decode."""
-        return self.step(self.decode_work(batch, context_tokens, resident_share)).total_s
+        step_s = self.step(self.decode_work(batch, context_tokens, resident_share)).total_s
+        return step_s / self.engine.tokens_a_step
 
     def query(self, work: StepWork) -> StepAnswer:
         """One step with the uncertainty, source and domain of each part; it counts nowhere.
@@ -290,6 +307,8 @@ class StepCostModel:
             of_link = GRADE_UNCERTAINTY["published"]
             row("staging", cost.staging_s, of_link, tiers.link.gather_source, "published")
             row("mirror", cost.mirror_s, of_link, tiers.link.gather_source, "published")
+        if self.drafting is not None:
+            row("draft", cost.draft_s, relative, attention.source, "derived", stands_in=True)
         total = hypot(*(r.uncertainty_s for r in rows))
         return StepAnswer(cost.total_s, total, all(r.in_domain for r in rows), tuple(rows))
 
@@ -313,5 +332,8 @@ def _warnings(profile: Profile, node: NodeSpec, engine: EngineSpec, stands_in: t
     ]
     found += [f"not measured: {what}" for what in dict.fromkeys(stands_in)]
     if engine.mtp:
-        found.append("engine.mtp: drafting and verifying are not priced; a step costs what it does without")
+        found.append(
+            f"engine.mtp {engine.mtp}: a step brings {engine.tokens_a_step:.2f} tokens a request by "
+            "mtp_acceptance, which depends on the text; verifying is priced as reading each context once"
+        )
     return found

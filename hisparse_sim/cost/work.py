@@ -23,6 +23,8 @@ class StepWork(NamedTuple):
     """Tokens in context, summed over the decodes."""
     prefills: tuple[tuple[int, int], ...] = ()
     """(new tokens, past tokens) of each prefill chunk."""
+    draft_tokens: int = 0
+    """Drafted tokens that the decodes verify, in all."""
     sampled: int = 0
     """Rows that go through the language-model head."""
     lookup_rows: float = 0.0
@@ -39,7 +41,7 @@ class StepWork(NamedTuple):
     @property
     def tokens(self) -> int:
         """Tokens through the model."""
-        return self.decode_requests + sum(new for new, _ in self.prefills)
+        return self.decode_requests + self.draft_tokens + sum(new for new, _ in self.prefills)
 
 
 class StepCost(NamedTuple):
@@ -65,6 +67,8 @@ class StepCost(NamedTuple):
     staging_s: float = 0.0
     mirror_s: float = 0.0
     """What is left of the mirror's copy once the step's compute is over."""
+    draft_s: float = 0.0
+    """The MTP layer, drafting for the next step."""
     h2d_bytes: float = 0.0
     """Host to device, per GPU link."""
     d2h_bytes: float = 0.0
@@ -88,6 +92,7 @@ class StepCost(NamedTuple):
             + self.gather_s
             + self.staging_s
             + self.mirror_s
+            + self.draft_s
         )
 
 

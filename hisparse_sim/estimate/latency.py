@@ -90,7 +90,7 @@ class DecodeModel:
             low = self._step(self.costs.fast, requests, tokens, share, missed + least - steady)
             high = self._step(self.costs.slow, requests, tokens, share, min(1.0, missed + most - steady))
             wider = self._step(self.costs.wider, requests, tokens, share, missed)
-        seconds = nominal.total_s
+        seconds, each = nominal.total_s, self.pools.engine.tokens_a_step
         asked = self.costs.nominal.query(work)
         beyond = dict.fromkeys(limit for part in asked.parts for limit in part.beyond)
         engine = self.pools.engine
@@ -99,17 +99,17 @@ class DecodeModel:
         ranks = min(self.node.gpus, tp * engine.dp)
         h2d = nominal.h2d_bytes / seconds
         return Decode(
-            tpot_s=seconds,
-            tpot_range_s=(min(low.total_s, seconds), max(high.total_s, seconds)),
-            wider_link_tpot_s=wider.total_s,
-            tokens_per_s=requests * engine.dp / seconds,
+            tpot_s=seconds / each,
+            tpot_range_s=(min(low.total_s, seconds) / each, max(high.total_s, seconds) / each),
+            wider_link_tpot_s=wider.total_s / each,
+            tokens_per_s=requests * engine.dp * each / seconds,
             resident_share=share,
             miss_share=missed,
             h2d_bytes_per_s=h2d,
             link_share=h2d / self.node.host_link.gather_bytes_per_s,
             dram_bytes_per_s=h2d * ranks,
             dram_share=h2d * ranks / self.node.dram_bytes_per_s,
-            uncertainty_s=asked.uncertainty_s,
+            uncertainty_s=asked.uncertainty_s / each,
             beyond=tuple(sorted(beyond, key=lambda limit: -limit.beyond)),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
@@ -91,6 +92,8 @@ class Engine:
             self.lookups = Lookups(replica.topk, self.memory.block_size, replica.cost.misses)
             self.memory.copies.on_lost = self.lookups.changed.add
         self._jumps = not replica.single_step
+        self._acceptance = replica.acceptance
+        self._chance = random.Random(replica.seed).random
         self.died = ""
         """What the engine said when it died, if it did."""
         self.live_lock: Ending | None = None
@@ -346,7 +349,7 @@ class Engine:
         size = self.memory.block_size
         decodes = sampled = tokens = decision.riders
         context = decision.rider_tokens + decodes
-        staged = rows = missed = most_missed = 0
+        staged = rows = missed = most_missed = drafts = 0
         if decodes and self.lookups is not None:
             rows, missed, most_missed = self.lookups.total(self.scheduler.cohort.steps - 1)
         prefills: list[tuple[int, int]] = []
@@ -355,10 +358,12 @@ class Engine:
             past = pasts[request]
             samples = epochs[request][1]
             tokens += n
-            sampled += samples
-            if n == 1 and samples and past:
+            drafted = decision.drafted.get(request, 0)
+            sampled += samples + drafted
+            if n == 1 + drafted and samples and past:
                 decodes += 1
-                context += past + 1
+                drafts += drafted
+                context += past + n
                 if self.lookups is not None and request.memory.host_only:
                     each = self.lookups.of(request, past)
                     rows += each.looked_up
@@ -372,6 +377,7 @@ class Engine:
             decode_requests=decodes,
             decode_context_tokens=context,
             prefills=tuple(prefills),
+            draft_tokens=drafts,
             sampled=sampled,
             lookup_rows=rows / UNIT,
             miss_rows=missed / UNIT,
@@ -476,17 +482,31 @@ class Engine:
         """The batch's results are here."""
         now = self.clock
         decision = batch.decision
-        finished = self.scheduler.update(decision)
+        known = {request: request.num_tokens for request in decision.drafted}
+        finished = self.scheduler.update(decision, self._accepted(decision))
         if decision:
             self._record(batch)
             records = (request.user.record for request, (_, samples) in decision.epochs.items() if samples)
             self.recorder.tokens(now, (r for r in records if r.finish_s is None), decision.riders)
+            for request, before in known.items():
+                self.recorder.came_along(request.user.record, request.num_tokens - before - 1)
         for request in finished:
             life: _Life = request.user
             life.record.finish_s = now
             life.record.status = "completed"
             self.finished += 1
             life.over()
+
+    def _accepted(self, decision: Decision) -> dict[Request, int]:
+        """How many drafts the model agrees to, drawn for each request; one counts after those before it."""
+        found = {}
+        for request, drafted in decision.drafted.items():
+            chance = self._chance()
+            accepted = sum(rate > chance for rate in self._acceptance[:drafted])
+            found[request] = accepted
+            if drafted:
+                self.recorder.drafted(drafted, accepted)
+        return found
 
     def _record(self, batch: Batch) -> None:
         decision, cost, work = batch.decision, batch.cost, batch.work

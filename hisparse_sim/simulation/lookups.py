@@ -58,8 +58,8 @@ class Lookups:
 
     def __init__(self, topk: int, block_size: int, misses: MissModel) -> None:
         self._topk, self._block_size, self._misses = topk, block_size, misses
-        self._curves: dict[int, Curve] = {}
-        """By the pages of a request."""
+        self._curves: dict[int, tuple[Curve, int]] = {}
+        """And the rows that a step selects, by the pages of a request."""
         self.changed: set[PagedState] = set()
         """Requests that lost pages since the last ``total``."""
         self._states: dict[Request, PagedState] = {}
@@ -83,10 +83,13 @@ class Lookups:
         host_only, pages = state.host_only, state.pages
         if not host_only:
             return NONE, NEVER
-        rows = min(self._topk, past + 1) * host_only * UNIT // pages
-        curve = self._curves.get(pages)
-        if curve is None:
-            curve = self._curves[pages] = self._misses.curve(pages * self._block_size)
+        found = self._curves.get(pages)
+        if found is None:
+            context = pages * self._block_size
+            found = self._misses.curve(context), int(self._misses.looked_up(context))
+            self._curves[pages] = found
+        curve, selected = found
+        rows = min(selected, past + 1) * host_only * UNIT // pages
         steps = request.user.warmth.steps(state, past, curve)
         share, lasts = curve.steady(host_only / pages), NEVER
         if steps < len(curve.staged) and curve.staged[steps] > share:

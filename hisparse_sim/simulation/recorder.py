@@ -123,6 +123,10 @@ class Recorder:
     hit_tokens: int = 0
     loaded_tokens: int = 0
     preemptions: int = 0
+    verified_steps: int = 0
+    """Steps of a request that verified drafts."""
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
     _lack: tuple[float, str] = (0.0, "")
 
     @property
@@ -214,6 +218,17 @@ class Recorder:
         for gap in sorted(gaps):  # whoever rides, the sum is the same
             self.gap(gap, gaps[gap])
         self.returned_s = now
+
+    def came_along(self, record: RequestRecord, tokens: int) -> None:
+        """Accepted drafts that came with a request's sampled token."""
+        if record.finish_s is None:
+            record.sampled += tokens
+
+    def drafted(self, tokens: int, accepted: int) -> None:
+        """A request's step has verified so many drafts."""
+        self.verified_steps += 1
+        self.draft_tokens += tokens
+        self.accepted_tokens += accepted
 
     def rode(self, batch: int, gap_s: float) -> None:
         """The cohort's requests waited ``gap_s`` for their token of this batch, or of one after it."""

@@ -37,6 +37,9 @@ class Replica:
     """Ranks that write HiSparse's host pool: one if they share it."""
     warnings: tuple[str, ...]
     single_step: bool
+    acceptance: tuple[float, ...]
+    """Share of steps that accept at least the first, the second … drafted token."""
+    seed: int
 
 
 def check_simulated(scenario: Scenario) -> None:
@@ -52,11 +55,6 @@ def check_simulated(scenario: Scenario) -> None:
             f"{scenario.tp}: run simulates a replica on one node, {scenario.node.name} has "
             f"{scenario.node.gpus} GPUs; estimate sizes larger ones",
             where="engine.tp",
-        )
-    if engine.mtp:
-        raise InputError(
-            f"{engine.mtp}: run does not simulate speculative decoding; estimate sizes its memory (use 0)",
-            where="engine.mtp",
         )
     if _is_v030(scenario) and engine.mode == "hisparse" and engine.indexer_offload_gib:
         raise InputError(
@@ -105,7 +103,8 @@ def build_replica(scenario: Scenario) -> Replica:
         chunked_prefill=engine.enable_chunked_prefill,
         priority_policy=engine.policy == "priority",
         async_scheduling=engine.async_scheduling,
-        cohort=not engine.single_step,
+        cohort=not engine.single_step and not engine.mtp,
+        drafts=engine.mtp,
         give_up_after=1000,
         threshold_when_alone=_is_v030(scenario),
         self_preemption_ends_step=_is_v030(scenario),
@@ -124,6 +123,8 @@ def build_replica(scenario: Scenario) -> Replica:
         mirroring_ranks=1 if shares_host_pool(place(node, engine), engine) else scenario.tp,
         warnings=(*cost.warnings, *_warnings(scenario, pools)),
         single_step=engine.single_step,
+        acceptance=engine.acceptance,
+        seed=scenario.seed,
     )
 
 

@@ -26,8 +26,12 @@ total_tokens_per_s_per_gpu  1/s     the same per GPU
 ttft_s                      s       arrival to first token, of completed requests
 tpot_s                      s       (E2E - TTFT) / (output tokens - 1), of those with at least 2
 itl_s                       s       between consecutive tokens, of all requests; a percentile is the
-                                    smallest latency with that share at or below it
+                                    smallest latency with that share at or below it; tokens of one step
+                                    come together and count once, as in ``vllm bench serve``
 e2e_s                       s       arrival to last token, of completed requests
+tokens_per_decode_step              with MTP: sampled and accepted tokens of a request's step (acceptance
+                                    length); else null
+draft_acceptance            1       with MTP: accepted of the drafted tokens; else null
 preemptions                         a request may count more than once
 prefix_hit_rate             1       prompt tokens found in any tier at first admission / prompt tokens
 offload_hit_rate            1       those of them that the offload tier had to load
@@ -154,6 +158,8 @@ def summarise(
         **found,
         "total_tokens_per_s_per_gpu": None if total_per_s is None else total_per_s / scenario.tp,
         "itl_s": spread_of_counts(recorder.gaps, recorder.gaps_s),
+        "tokens_per_decode_step": _tokens_per_step(recorder),
+        "draft_acceptance": ratio(recorder.accepted_tokens, recorder.draft_tokens),
         "preemptions": recorder.preemptions,
         "prefix_hit_rate": ratio(recorder.hit_tokens, recorder.prompt_tokens),
         "offload_hit_rate": ratio(recorder.loaded_tokens, recorder.prompt_tokens),
@@ -227,6 +233,11 @@ def time_mean(queue: Queue, start_s: float, end_s: float, *, column: int) -> flo
     times = np.clip([*(q[0] for q in queue), end_s], start_s, end_s)
     values = np.array([q[column] for q in queue], dtype=float)
     return float((values * np.diff(times)).sum() / (end_s - start_s))
+
+
+def _tokens_per_step(recorder: Recorder) -> float | None:
+    mean = ratio(recorder.accepted_tokens, recorder.verified_steps)
+    return None if mean is None else 1.0 + mean
 
 
 def _usage(steps: StepLog, replica: Replica) -> dict[str, float | None]:

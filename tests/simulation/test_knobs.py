@@ -79,6 +79,8 @@ ENGINE = {
     "watermark": [Case(0.3, TIGHT), Case(0.3, FULL, workload=GROWING)],
     "block_size": [Case(32, GQA, "llama-3.1-8b")],
     "kv_cache_dtype": [Case("bf16", RESIDENT), Case("fp8", GQA, "llama-3.1-8b")],
+    "mtp": [Case(2, RESIDENT)],
+    "mtp_acceptance": [Case([0.5, 0.1], RESIDENT | {"mtp": 2})],
     "hot_rows": [Case(6144, TIGHT)],
     "host_pool_gib": [Case(0.4, TIGHT), Case("auto")],
     "shared_host_pool": [Case(False)],
@@ -91,7 +93,7 @@ ENGINE = {
     "kv_tokens": [Case(100_000, RESIDENT)],
     "version": [Case("0.30", TIGHT)],
 }
-REFUSED = {"dp": 2, "mtp": 1}
+REFUSED = {"dp": 2}
 """Engine fields that ``run`` refuses by name."""
 
 TENANTS = [{"name": "a", "shared_prefix_tokens": 1000}, {"name": "b"}]
