@@ -46,7 +46,19 @@ def _root(
 
 def _register() -> None:
     """Each sub-command is the function ``command`` of its module, which imports what is heavy inside."""
-    for name in ("estimate", "run", "sweep", "plot", "doctor", "workload", "scenarios", "models", "nodes"):
+    commands = (
+        "estimate",
+        "run",
+        "explain",
+        "sweep",
+        "plot",
+        "doctor",
+        "workload",
+        "scenarios",
+        "models",
+        "nodes",
+    )
+    for name in commands:
         module = f"hisparse_sim.cli.{name}"
         app.command(name)(importlib.import_module(module).command)
     for name in ("calibrate", "locality", "validate"):

@@ -72,6 +72,7 @@ class SparseAttention:
 
         self._topk = model.index_topk
         self._rows = _together((lead, leaders), (skip, followers))
+        self._lead_line, self._skip_line = _together((lead, 1)), _together((skip, 1))
         self._rows_s: dict[int, float] = {}
         self._selected_s, self._reach_s = both("selected_s"), both("reach_s")
         self._topk_s = leaders * lead.value("topk_s")
@@ -127,6 +128,17 @@ class SparseAttention:
         cost += self._reach_s * np.where(long, topk, context_tokens)
         cost += np.where(long, self._topk_s, 0.0)
         return cost
+
+    def indexer_decode_s(self, batch: int, context_tokens: int) -> float:
+        """Of ``decode_s`` without drafts: scoring, selection, and what a layer with an indexer takes longer.
+
+        0 where no layer without one was measured.
+        """
+        if not self._followers or not batch:
+            return 0.0
+        fixed = self._leaders * (self._lead_line(batch) - self._skip_line(batch))
+        selecting = self._topk_s if context_tokens > self._topk else 0.0
+        return max(0.0, fixed) + self._context_s * context_tokens + selecting
 
     def prefill_s(self, prefills: Sequence[tuple[int, int]]) -> float:
         """All layers for the step's (new, past) chunks, which share one call a layer."""

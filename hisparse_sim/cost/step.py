@@ -257,6 +257,10 @@ class StepCostModel:
         step_s = self.step(self.decode_work(batch, context_tokens, resident_share)).total_s
         return step_s / self.engine.tokens_a_step
 
+    def hidden_s(self, work: StepWork) -> tuple[float, float]:
+        """Seconds of gathers and of the mirror's copy that other work of the step covers; zeros without."""
+        return self._tiers.hidden_s(work, self.step(work)) if self._tiers is not None else (0.0, 0.0)
+
     def query(self, work: StepWork) -> StepAnswer:
         """One step with the uncertainty, source and domain of each part; it counts nowhere.
 

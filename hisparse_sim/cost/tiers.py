@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from hisparse_sim.cost.links import LinkRates
 from hisparse_sim.cost.profile import Profile
-from hisparse_sim.cost.work import StepWork
+from hisparse_sim.cost.work import StepCost, StepWork
 from hisparse_sim.scenario.node import NodeSpec
 
 
@@ -80,6 +80,13 @@ class Tiers:
             return 0.0
         both = (d2h_bytes + h2d_bytes) / self.link.both_ways_bytes_per_s
         return max(d2h_bytes / self.link.d2h_bytes_per_s, both)
+
+    def hidden_s(self, work: StepWork, cost: StepCost) -> tuple[float, float]:
+        """Of a step's gathers and of its mirror's copy: seconds that other work covers."""
+        each = self.layer_gather_s(work.miss_rows, work.miss_rows_max, work.decode_requests)
+        gathers = self._layers * each if work.lookup_rows > 0.0 else 0.0
+        copies = self.copying_s(cost.h2d_bytes, cost.d2h_bytes)
+        return max(0.0, gathers - cost.gather_s), max(0.0, copies - cost.mirror_s)
 
     def step(self, work: StepWork, compute_s: float, follower_s: float) -> TierCost:
         """Cost of a step whose compute takes ``compute_s``; ``follower_s``: one follower layer's."""
