@@ -19,7 +19,7 @@ def save_anatomy(steps: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]
 
     names = list(dict.fromkeys(part["part"] for step in steps for part in step["parts"] if part["seconds"]))
     looks: dict[str, dict[str, Any]] = {
-        name: {"color": COLOURS[i % len(COLOURS)], "hatch": _HATCHES[i // len(COLOURS) % len(_HATCHES)]}
+        name: {"facecolor": COLOURS[i % len(COLOURS)], "hatch": _HATCHES[i // len(COLOURS) % len(_HATCHES)]}
         for i, name in enumerate(names)
     }
     figure = Figure(figsize=(6.0, 0.6 + 1.1 * len(steps)), layout="constrained")

@@ -70,9 +70,7 @@ def test_gathers_of_followers_are_partly_hidden() -> None:
     assert "hidden" in table([step])
 
 
-def test_the_command_explains_draws_and_gives_json(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_draws_and_gives_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "anatomy"
     assert run(["explain", "agentic-13turn-8xh200", "--batch", "8", "--out", str(out), "--json"]) == 0
     steps = json.loads(capsys.readouterr().out)["steps"]
