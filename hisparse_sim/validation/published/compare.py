@@ -12,13 +12,20 @@ from typing import Any
 
 from hisparse_sim.errors import InputError
 from hisparse_sim.scenario.catalogue import configs_dir
-from hisparse_sim.validation.published import agentic, calculator, rtx_pro, single, watermark
+from hisparse_sim.validation.published import (
+    agentic,
+    calculator,
+    locality_rows,
+    rtx_pro,
+    single,
+    watermark,
+)
 from hisparse_sim.validation.published.comparison import Answer, Comparison, simulated
 from hisparse_sim.validation.published.rows import Row
 from hisparse_sim.validation.published.tables import read_table
 
 SOURCES: dict[str, ModuleType] = {
-    module.STEM: module for module in (agentic, calculator, rtx_pro, watermark, single)
+    module.STEM: module for module in (agentic, calculator, rtx_pro, watermark, locality_rows, single)
 }
 """What a file's name begins with, and the module that understands its rows."""
 
@@ -50,7 +57,8 @@ def compare(folder: Path | None = None, *, progress: Progress | None = None) -> 
         stem = next(stem for stem in SOURCES if path.name.startswith(stem))
         module = SOURCES[stem]
         try:
-            comparisons += module.comparisons(read_table(path, module.COLUMNS), str(path))
+            rows = module.read(path) if hasattr(module, "read") else read_table(path, module.COLUMNS)
+            comparisons += module.comparisons(rows, str(path))
             found.about[stem] = (module.__doc__ or "").strip()
         except InputError as error:
             found.problems.append(str(error))
