@@ -3,8 +3,9 @@
 ``python -m hisparse_sim.validation.golden DIR [--engine vllm-0.33|vllm-0.30] [--only GLOB] [--json]``
 takes a folder with ``scenarios/NAME.json`` and ``v033/NAME.jsonl[.gz]`` or ``v030/…``; a trace begins
 with a line of facts about the engine, ends with a line of totals and has the steps between. An engine
-that died must die at the same step with the same words. Prints one line a trace. Exit code 0: all
-equal; 1: some differ or cannot be read; 2: no such folder; 130: interrupted.
+that died must die at the same step with the same words. Prints one line a trace; one that is there compressed
+and plain is replayed twice. Exit code 0: all equal; 1: some differ or cannot be read; 2: no such folder;
+130: interrupted.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from hisparse_sim.validation.trace_files import ENGINES, read_scenario, read_tra
 
 APART = ("flushed", "ext")
 """Fields compared, but counted apart: the recording does not pin them down fully."""
+_NAMES = {"kind", "vllm", "scenario", "spec", "role", "eviction_policy"}
+"""Facts that are words for something else that is compared."""
 
 Fields = dict[str, tuple[Any, Any]]
 """Name of each field that differs: recorded, replayed."""
@@ -48,6 +51,7 @@ class Outcome:
     difference: Difference | None = None
     apart: int = 0
     """Steps at which a field of ``APART`` differs."""
+    first_apart: Difference | None = None
     error: str | None = None
     missing: bool = False
     """There is no trace to compare with; not counted as different."""
@@ -63,15 +67,15 @@ def compare(scenario: dict[str, Any], trace: Path, engine: str = "vllm-0.33") ->
 
     Raises InputError for a trace that is no trace; of a scenario's own fields without their file.
     """
-    name = _name(trace)
+    outcome = Outcome(_name(trace))
     facts, records, totals = read_trace(trace, engine)
     replay = Replay(scenario, facts, version=engine.removeprefix("vllm-"))
-    fields = _unequal("config", facts, replay.facts)
+    fields = _unequal("config", {k: v for k, v in facts.items() if v is not None}, replay.facts)
     if fields:
-        return Outcome(name, difference=Difference(None, fields))
+        outcome.difference = Difference(None, fields)
+        return outcome
     lines = replay.lines()
     summed = Totals()
-    steps = apart = 0
     for record in records:
         first, last = record.get("steps") or (record["step"], record["step"])
         for step in range(first, last + 1):
@@ -81,21 +85,31 @@ def compare(scenario: dict[str, Any], trace: Path, engine: str = "vllm-0.33") ->
                 fields = {k: v for k, v in fields.items() if k not in APART}
                 if replay.died:
                     fields["error"] = None, replay.died
-                return Outcome(name, steps, Difference(step, fields), apart)
-            apart += bool(fields)
+                outcome.difference = Difference(step, fields)
+                return outcome
+            if fields:
+                outcome.apart += 1
+                outcome.first_apart = outcome.first_apart or Difference(step, fields)
             summed.add(line)
-            steps += 1
+            outcome.steps += 1
     if totals.get("error") == "max_steps":  # the recording itself was cut there
-        return Outcome(name, steps, None, apart)
+        return outcome
     if (extra := next(lines, None)) is not None:
         fields = {"step": (None, extra["step"])}
         if totals.get("error"):
             fields["error"] = totals["error"], None
-        return Outcome(name, steps, Difference(extra["step"], fields), apart)
-    fields = _unequal("totals", totals, summed.record(replay))
-    if replay.died:  # it died within a step: the sums hold a part of that
-        fields = {k: v for k, v in fields.items() if k == "totals error"}
-    return Outcome(name, steps, Difference(None, fields) if fields else None, apart)
+        outcome.difference = Difference(extra["step"], fields)
+        return outcome
+    summary = summed.record(replay)
+    if replay.died:  # within a step, in the middle of taking blocks
+        totals = {key: value for key, value in totals.items() if not key.endswith("_free_final")}
+    fields = _unequal("totals", totals, summary)
+    named = totals.get("requests")
+    if named is not None and named.keys() != summary["requests"].keys():
+        fields["totals requests"] = sorted(named), sorted(summary["requests"])
+    if fields:
+        outcome.difference = Difference(None, fields)
+    return outcome
 
 
 def _name(trace: Path) -> str:
@@ -103,13 +117,15 @@ def _name(trace: Path) -> str:
 
 
 def _unequal(what: str, want: dict[str, Any], got: dict[str, Any]) -> Fields:
-    """Facts or totals that were recorded and replayed, and differ; nested ones one by one."""
+    """Facts or totals that were recorded, and replayed otherwise or not at all; nested ones one by one."""
     fields: Fields = {}
-    for key in want.keys() & got.keys():
-        a, b = want[key], got[key]
+    for key in want.keys() - _NAMES:
+        a, b = want[key], got.get(key)
+        if key == "groups" and b is not None and len(a) == len(b):
+            a, b = dict(enumerate(a)), dict(enumerate(b))
         if isinstance(a, dict) and isinstance(b, dict):
             fields.update(_unequal(f"{what} {key}", a, b))
-        elif a != b:
+        elif (a or b) and a != b:
             fields[f"{what} {key}"] = a, b
     return fields
 
@@ -138,18 +154,25 @@ def replay_folder(folder: Path, only: str = "*", engine: str = "vllm-0.33") -> I
     scenarios = {p.stem: p for p in (folder / "scenarios").glob("*.json")}
     if not scenarios:
         raise InputError("no scenarios/*.json here", where=str(folder))
-    traces = {_name(p): p for end in ("", ".gz") for p in (folder / ENGINES[engine]).glob(f"*.jsonl{end}")}
+    traces: dict[str, list[Path]] = {}
+    for end in ("", ".gz"):
+        for path in (folder / ENGINES[engine]).glob(f"*.jsonl{end}"):
+            traces.setdefault(_name(path), []).append(path)
     names = fnmatch.filter(sorted(scenarios.keys() | traces.keys()), only)
     if not names:
         raise InputError(f"{only}: no scenario of that name in {folder}", where="--only")
     for name in names:
         if name not in traces:
             yield Outcome(name, error="no trace for this engine", missing=True)
-        elif name not in scenarios:
-            missing = folder / "scenarios" / f"{name}.json"
-            yield Outcome(name, error=f"{missing}: no such file; {traces[name]} is a trace of it")
-        else:
-            yield _outcome(name, scenarios[name], traces[name], engine)
+        for trace in traces.get(name, ()):
+            if name not in scenarios:
+                missing = folder / "scenarios" / f"{name}.json"
+                outcome = Outcome(name, error=f"{missing}: no such file; {trace} is a trace of it")
+            else:
+                outcome = _outcome(name, scenarios[name], trace, engine)
+            if len(traces[name]) > 1:
+                outcome.name = trace.name
+            yield outcome
 
 
 def _outcome(name: str, path: Path, trace: Path, engine: str) -> Outcome:
@@ -164,13 +187,14 @@ def _outcome(name: str, path: Path, trace: Path, engine: str) -> Outcome:
 
 
 def _as_json(outcome: Outcome) -> dict[str, Any]:
-    d = outcome.difference
+    d, apart = outcome.difference, outcome.first_apart
     return {
         "name": outcome.name,
         "equal": outcome.equal,
         "steps": outcome.steps,
         "first_difference": d and {"step": d.step, "fields": d.fields},
         "apart": outcome.apart,
+        "first_apart": apart and {"step": apart.step, "fields": apart.fields},
         "error": outcome.error,
     }
 
@@ -178,13 +202,19 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
 def _as_text(outcome: Outcome) -> str:
     if outcome.error:
         return f"{outcome.name}: {outcome.error}"
-    d = outcome.difference
+    d, apart = outcome.difference, outcome.first_apart
     if d is None:
-        apart = f" ({outcome.apart} apart)" if outcome.apart else ""
-        return f"{outcome.name}: equal {outcome.steps} steps{apart}"
+        equal = f"{outcome.name}: equal {outcome.steps} steps"
+        if apart is None:
+            return equal
+        return f"{equal} ({outcome.apart} apart, first step {apart.step}: {'; '.join(_both(apart))})"
     where = "outside its steps" if d.step is None else f"at step {d.step}"
-    fields = [f"  {f}: recorded {want}, replayed {got}" for f, (want, got) in sorted(d.fields.items())]
-    return "\n".join([f"{outcome.name}: differs {where}", *fields])
+    return "\n  ".join([f"{outcome.name}: differs {where}", *_both(d)])
+
+
+def _both(difference: Difference) -> list[str]:
+    fields = sorted(difference.fields.items())
+    return [f"{name}: recorded {want}, replayed {got}" for name, (want, got) in fields]
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -44,6 +44,7 @@ class Replay:
         self.first_token_step: dict[str, int] = {}
         """When the step that samples a request's first token is scheduled."""
         self.arrival_step: dict[str, int] = {}
+        """Of the requests that have arrived."""
         self.recomputed_tokens = 0
         """Computed tokens that preempted requests lost."""
         self.memory = self._memory()
@@ -83,7 +84,6 @@ class Replay:
                 priority=r.get("priority") or 0,
             )
             arrivals.append((r["arrival_step"], request))
-            self.arrival_step[r["id"]] = r["arrival_step"]
         self.arrivals = deque(sorted(arrivals, key=lambda a: a[0]))
         self._adopted = self._lost = self._planned = self._completed = 0
         self._flushed = 0
@@ -107,6 +107,7 @@ class Replay:
             blocks = self._blocks("num_gpu_blocks", "gpu_kv_bytes", block)
             self.facts.update(num_gpu_blocks=blocks, gpu_bytes_per_block=block)
             self._concurrency(blocks / longest)
+            self.facts["groups"] = _groups((layers + len(leaders), page, longest, None))
             resident = ResidentSizes(
                 size,
                 blocks - 1,
@@ -152,6 +153,15 @@ class Replay:
             max_spill_pages=e["max_model_len"] // size,
         )
         window = longest if self.v030 else sizes.window_pages
+        self.facts["groups"] = _groups(
+            (layers, page, longest, None),
+            (len(leaders), key, longest, None),
+            *(
+                (len(g), page, window, ("max_admission_blocks_per_request", sizes.window_pages))
+                for g in groups
+            ),
+            *((len(g), page, hot, ("blocks_per_request", hot)) for g in groups),
+        )
         first = longest + sizes.resident_groups * window + sizes.hot_blocks
         self._concurrency(min(blocks / first, host / longest))
         if not self.v030:
@@ -191,7 +201,9 @@ class Replay:
         step = 0
         while True:
             while self.arrivals and self.arrivals[0][0] <= step:
-                scheduler.add(self.arrivals.popleft()[1])
+                when, request = self.arrivals.popleft()
+                scheduler.add(request)
+                self.arrival_step[request.id] = when
             work = scheduler.has_work
             if not work and not queue:
                 if not self.arrivals:
@@ -293,6 +305,21 @@ class Replay:
         line["reqs"] = rows
 
 
+def _groups(*rows: tuple[int, int, int, tuple[str, int] | None]) -> list[dict[str, Any]]:
+    """Cache groups: layers, bytes of a page of one, blocks of the longest request, and a bound to them."""
+    return [
+        {
+            "idx": i,
+            "host": len(rows) > 1 and not i,
+            "layers": layers,
+            "page_bytes_one_layer": page,
+            "blocks_per_max_len_request": blocks,
+            **dict([bound] if bound else []),
+        }
+        for i, (layers, page, blocks, bound) in enumerate(rows)
+    ]
+
+
 class Totals:
     """The last record of a trace, summed up from its steps."""
 
@@ -332,15 +359,13 @@ class Totals:
         """As a trace has it."""
         requests = {
             name: {
-                **counts,
-                "arrival": replay.arrival_step[name],
+                **self._requests.get(name, {}),
+                "arrival": arrival,
                 "first_token_step": replay.first_token_step.get(name),
             }
-            for name, counts in self._requests.items()
+            for name, arrival in replay.arrival_step.items()
         }
-        unfinished = sorted(
-            replay.arrival_step.keys() - {n for n, r in self._requests.items() if "finish_step" in r}
-        )
+        unfinished = sorted(name for name, r in requests.items() if "finish_step" not in r)
         finals = {f"{k}_final": self._last.get(f"{k}_end") for k in ("gpu_free", "host_free")}
         return {
             **self._sums,

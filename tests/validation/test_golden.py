@@ -106,7 +106,7 @@ def test_a_changed_fact_or_total_is_reported_too(folder, capsys):
                 continue  # what the recording says of its engine is taken from there
             assert code == 1, path
             assert out[0] == "one: differs outside its steps"
-            what = " ".join(["config" if at == 0 else "totals", *path])
+            what = " ".join(["config" if at == 0 else "totals", *map(str, path)])
             assert out[1].startswith(f"  {what}: recorded ")
 
 
@@ -203,6 +203,7 @@ def test_a_death_that_comes_earlier_later_or_not_at_all_is_told(folder, capsys):
         "early": [*trace[:-2], trace[-1]],
         "late": [*trace[:-1], {**trace[-2], "step": trace[-2]["step"] + 1}, trace[-1]],
         "never": [*trace[:-1], {**trace[-1], "error": None}],
+        "sums": [*trace[:-1], {**trace[-1], "scheduled_tokens": 5}],
         "other": [*trace[:-1], {**trace[-1], "error": trace[-1]["error"].replace("1", "5")}],
         "same": trace,
     }
@@ -219,6 +220,10 @@ def test_a_death_that_comes_earlier_later_or_not_at_all_is_told(folder, capsys):
         "never": {"step": None, "fields": {"totals error": [None, words]}},
         "other": {"step": None, "fields": {"totals error": [words.replace("1", "5"), words]}},
         "same": None,
+        "sums": {
+            "step": None,
+            "fields": {"totals scheduled_tokens": [5, trace[-1]["scheduled_tokens"]]},
+        },
     }
 
 
@@ -249,6 +254,7 @@ def test_only_and_json(folder, capsys):
         "steps": len(TRACE) - 2,
         "first_difference": None,
         "apart": 0,
+        "first_apart": None,
         "error": None,
     }
     assert two["first_difference"] == {"step": 1, "fields": {"gpu_free": [3, TRACE[2]["gpu_free"]]}}
@@ -259,6 +265,59 @@ def test_fields_that_the_recording_does_not_pin_down_are_counted_apart(folder, c
     engine = {"num_gpu_blocks": 40, "num_cpu_chunks": 20, "max_model_len": 2048}
     scenario = {**SCENARIO, "mode": "cpu_offload", "engine": engine}
     trace = record(scenario)
-    trace[1]["ext"] = {"a": [0, None, 0]}
+    for line in trace[1:3]:
+        line["ext"] = {"a": [0, None, 0]}
     put(folder, "one", trace, scenario)
-    assert run(capsys, folder)[:2] == (0, [f"one: equal {len(trace) - 2} steps (1 apart)"])
+    replayed = {"a": [0, 0, 0]}
+    said = f"2 apart, first step 0: ext: recorded {trace[1]['ext']}, replayed {replayed}"
+    assert run(capsys, folder)[:2] == (0, [f"one: equal {len(trace) - 2} steps ({said})"])
+    (row,) = json.loads(run(capsys, folder, "--json")[1][0])
+    assert row["equal"]
+    assert row["first_apart"] == {"step": 0, "fields": {"ext": [trace[1]["ext"], replayed]}}
+
+
+def test_a_total_of_what_never_happened_or_a_request_left_out_is_reported(folder, capsys):
+    totals = TRACE[-1]
+    names = sorted(totals["requests"])
+    wrong = {
+        "load_jobs": ({"load_jobs": 3}, "load_jobs: recorded 3, replayed 0"),
+        "one request": (
+            {"requests": {"a": totals["requests"]["a"]}},
+            f"requests: recorded ['a'], replayed {names}",
+        ),
+        "no end": ({"unfinished": ["a"]}, "unfinished: recorded ['a'], replayed []"),
+    }
+    for name, (fields, _) in wrong.items():
+        put(folder, name, [*TRACE[:-1], {**totals, **fields}])
+    code, out, _ = run(capsys, folder)
+    assert code == 1
+    assert out == [
+        line
+        for name, (_, said) in sorted(wrong.items())
+        for line in (f"{name}: differs outside its steps", f"  totals {said}")
+    ]
+
+
+def test_cache_groups_are_compared_field_by_field(folder, capsys):
+    tampered = copy.deepcopy(TRACE)
+    tampered[0]["groups"][3]["layers"] += 1
+    put(folder, "one", tampered)
+    put(folder, "two", [{**TRACE[0], "groups": None}, *TRACE[1:]])
+    assert run(capsys, folder)[:2] == (
+        1,
+        [
+            "one: differs outside its steps",
+            "  config groups 3 layers: recorded 5, replayed 4",
+            f"two: equal {len(TRACE) - 2} steps",
+        ],
+    )
+
+
+def test_a_trace_that_is_there_compressed_and_plain_is_replayed_from_both(folder, capsys):
+    put(folder, "one", json.dumps(TRACE[0]) + "\n{oops")
+    with gzip.open(folder / "v033" / "one.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps(r) + "\n" for r in TRACE)
+    code, out, _ = run(capsys, folder)
+    assert code == 1
+    assert out[0].startswith(f"one.jsonl: {folder / 'v033' / 'one.jsonl'}:2: not JSON")
+    assert out[1:] == [f"one.jsonl.gz: equal {len(TRACE) - 2} steps"]
