@@ -46,3 +46,10 @@ def test_each_command_of_the_readme_works(tmp_path: Path, monkeypatch: pytest.Mo
             continue
         assert Path(words[0]).name == "hisparse-sim", command
         assert run(words[1:]) == 0, command
+
+
+def test_the_python_of_the_readme_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"^```python\n(.*?)^```", README, flags=re.S | re.M)
+    exec(compile(block, "README.md", "exec"), {})
+    assert (tmp_path / "timeline.png").stat().st_size > 10_000

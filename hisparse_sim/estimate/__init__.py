@@ -2,3 +2,7 @@
 
 In: model, node, engine, contexts. Out: rows with ranges, the binding limit and what would move it.
 """
+
+from hisparse_sim.callable_room import make_callable
+
+make_callable(__name__)
