@@ -51,6 +51,12 @@ def refuse_contradictions(flags: Mapping[tuple[str, ...], tuple[str, Any]], sett
                 same = isinstance(said, str) and bool(said) and Path(said).absolute() == wanted.absolute()
             else:
                 same = said == wanted
+            if not same and said is None and len(path) < len(field):
+                raise InputError(
+                    f"replaces all of {'.'.join(path)}, and {flag} {wanted} with it; say"
+                    f" {'.'.join(field[len(path) :])} there, too",
+                    where=place(text),
+                )
             if not same:
                 raise InputError(
                     f"sets {'.'.join(field)} to another value than {flag} {wanted}; give one of them",

@@ -16,6 +16,7 @@ from hisparse_sim.errors import InputError
 
 if TYPE_CHECKING:
     from hisparse_sim.scenario.workload import WorkloadSpec
+    from hisparse_sim.workload.request import Workload
 
 _ACTIONS = ("describe", "save", "plot")
 
@@ -83,8 +84,9 @@ def _do(action: str, spec: WorkloadSpec, seed: int, source: str, out: Path | Non
         from hisparse_sim.workload.make import make_workload
 
         with request_counter(f"reading {Path(source).name}") as progress:
-            facts = Facts.of(make_workload(spec, seed, check=False), progress)
-        facts.notes += _limited(spec)
+            workload = make_workload(spec, seed, check=False)
+            facts = Facts.of(workload, progress)
+        facts.notes += _limited(workload, facts.prompt_tokens.count)
         if action == "plot":
             _plot(facts, out or Path("workload"), Path(source).name)
         elif as_json:
@@ -95,11 +97,13 @@ def _do(action: str, spec: WorkloadSpec, seed: int, source: str, out: Path | Non
             print(f"note: {note}", file=sys.stderr)
 
 
-def _limited(spec: WorkloadSpec) -> list[str]:
-    """Which requests come first is known when they are run."""
-    if spec.kind == "trace" or spec.limit is None:
+def _limited(workload: Workload, requests: int) -> list[str]:
+    """What to know of requests that are more than the limit."""
+    if workload.limit is None or requests <= workload.limit:
         return []
-    return [f"a run sends the first {spec.limit:,} of these requests only"]
+    return [
+        f"a run sends {workload.limit:,} of these requests; how fast they are served decides which come first"
+    ]
 
 
 def is_trace(source: str) -> bool:
@@ -143,7 +147,9 @@ def text_of(facts: Mapping[str, Any]) -> str:
     """Counts, shares and a table of quantiles, for a terminal."""
     from hisparse_sim.cli.catalogue import table
 
-    lines = [f"{facts['sessions']:,} sessions, {facts['requests']:,} requests{_loop(facts)}"]
+    lines = [
+        f"{counted(facts['sessions'], 'session')}, {counted(facts['requests'], 'request')}{_loop(facts)}"
+    ]
     if facts["prefix_hit_bound"] is not None:
         line = f"{facts['prefix_hit_bound']:.1%} of all prompt tokens were said before"
         if facts["block_hit_bound"] is not None:
@@ -169,12 +175,17 @@ def text_of(facts: Mapping[str, Any]) -> str:
 
 def _loop(facts: Mapping[str, Any]) -> str:
     if facts["concurrency"]:
-        return f", {facts['concurrency']} sessions at a time"
+        return f", {counted(facts['concurrency'], 'session')} at a time"
     if facts["sessions_per_s"] is None:
         return ""
     variation = facts["gap_variation"]
-    text = f"; {facts['sessions_per_s']:,.3g} sessions/s over {facts['last_arrival_s']:,.0f} s"
+    text = f"; {facts['sessions_per_s']:,.3g} sessions/s over {_number(facts['last_arrival_s'])} s"
     return text + (f", gaps vary by {variation:.2g} of their mean" if variation is not None else "")
+
+
+def counted(count: int, what: str) -> str:
+    """1 request, 1,234 requests."""
+    return f"{count:,} {what}{'s' if count != 1 else ''}"
 
 
 def _number(value: float) -> str:
@@ -188,12 +199,12 @@ def _save(spec: WorkloadSpec, seed: int, source: str, out: Path | None) -> None:
     if out is None:
         raise InputError("missing; name a .jsonl, .jsonl.gz or .parquet file", where="--out")
     workload = make_workload(spec, seed, check=False)
-    about = {"source": Path(source).name, "seed": seed}
+    about = {"source": Path(source).name, "seed": seed} | getattr(workload, "about", {})
     with request_counter(f"writing {out.name}") as progress:
         count = save(workload, out, about=about, progress=progress)
-    for note in [*workload.notes, *_limited(spec)]:
+    for note in [*workload.notes, *_limited(workload, count)]:
         print(f"note: {note}", file=sys.stderr)
-    print(f"{count:,} requests: {out}", file=sys.stderr)
+    print(f"{counted(count, 'request')}: {out}", file=sys.stderr)
 
 
 def _plot(facts: Any, out: Path, title: str) -> None:

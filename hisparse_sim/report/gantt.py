@@ -100,7 +100,7 @@ def gantt(runs: Sequence[RunPicture]) -> Figure:
     return sheet(
         [*_counts(time, lives, shown), Row(title, height_in, bars)],
         title=title_all,
-        columns=columns,
+        columns=time.heads(columns),
         key=[*(area(name, PHASE_COLOURS[name]) for name in shown), *mark],
         x_title=time.x_title,
         left_in=max([0.4, *(tick_label_in(label) + 0.13 for label in labels)]),

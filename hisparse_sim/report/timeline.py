@@ -39,6 +39,9 @@ TIER_COLOURS = dict(zip(TIERS, (ORANGE, VERMILLION, BLUE, PURPLE, _PALE), strict
 _INTERVALS, _FEWEST = 300, 60
 """Of the time axis, and of a run that is much shorter than that."""
 
+_UNSEEN = 0.05
+"""Of the time axis: a run that is shorter leaves its panels all but empty."""
+
 Line = tuple[str, str, Callable[[RunPicture, TimeGrid], Floats]]
 """Name, colour and values."""
 
@@ -55,7 +58,12 @@ def timeline(runs: Sequence[RunPicture]) -> Figure:
         _lines(time, "link of one GPU, GB/s", [_H2D, _D2H]),
     ]
     title, columns = names(runs)
-    return sheet([row for row in rows if row is not None], title=title, columns=columns, x_title=time.x_title)
+    return sheet(
+        [row for row in rows if row is not None],
+        title=title,
+        columns=time.heads(columns),
+        x_title=time.x_title,
+    )
 
 
 def overlay(runs: Sequence[RunPicture]) -> Figure:
@@ -105,6 +113,15 @@ class Time:
         """Intervals as long as the others', or shorter: a short run has its details beside a long one."""
         end_s = run.end_s or self.end_s
         return TimeGrid.over(end_s, intervals=max(round(_INTERVALS * end_s / self.end_s), _FEWEST))
+
+    def heads(self, columns: Sequence[str]) -> list[str]:
+        """What stands above each run: of one too short to be seen beside the others, when it ended, too."""
+        heads = []
+        for name, run in zip(columns, self.runs, strict=True):
+            unit, scale = time_unit(run.end_s)
+            short = 0 < run.end_s < _UNSEEN * self.end_s
+            heads.append(f"{name}, ends at {run.end_s / scale:.3g} {unit}" if short else name)
+        return heads
 
     def middle(self, run: RunPicture) -> Floats:
         """Where the intervals of a run stand on the axis; nowhere if it has no steps."""

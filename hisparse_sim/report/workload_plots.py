@@ -56,7 +56,10 @@ def picture(facts: Facts, title: str) -> Figure:
     figure = Figure(figsize=(COLUMN_IN, 1.45 * len(draw) + 0.25), layout="constrained")
     for panel, axes in zip(draw, figure.subplots(len(draw), 1, squeeze=False)[:, 0], strict=True):
         panel(facts, axes)
-    counts = f"{facts.sessions:,} sessions, {facts.prompt_tokens.count:,} requests"
+    counts = ", ".join(
+        f"{count:,} {what}{'s' if count != 1 else ''}"
+        for count, what in ((facts.sessions, "session"), (facts.prompt_tokens.count, "request"))
+    )
     shown = title if len(title) <= _TITLE else f"{title[: _TITLE - 3]}..."
     figure.suptitle(f"{shown}\n{counts}", fontsize=FONT_PT)
     return figure

@@ -16,17 +16,14 @@ Send = Callable[[Session, RequestSpec, Callable[[], None]], None]
 class Clients:
     """Starts sessions in order, at most ``workload.concurrency`` at a time, and their requests.
 
-    ``limit``: send only so many requests, the first in order of arrival.
+    Of the requests only the first ``workload.limit`` are sent, in order of arrival.
     """
 
-    def __init__(
-        self, env: simpy.Environment, workload: Workload, send: Send, *, limit: int | None = None
-    ) -> None:
+    def __init__(self, env: simpy.Environment, workload: Workload, send: Send) -> None:
         self.env = env
         self._send = send
         self._concurrency = workload.concurrency
-        self._unsent = limit
-        self._limit = limit
+        self._unsent = self._limit = workload.limit
         self._expected = workload.expected_requests
         self._begun = self._known = 0
         """Sessions that have begun, and their requests."""

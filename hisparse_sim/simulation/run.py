@@ -80,9 +80,7 @@ class _Run:
         self.ending: Ending | None = None
         """Why some requests never finished."""
         self.open_loop = workload.concurrency is None
-        # A trace is cut by its recorded times, before it is played.
-        limit = None if scenario.workload.kind == "trace" else scenario.workload.limit
-        self.clients = Clients(self.env, workload, self.engine.send, limit=limit)
+        self.clients = Clients(self.env, workload, self.engine.send)
 
     def to_its_end(self, progress: Progress | None, checkpoints: Checkpoints | None) -> Result:
         """Or to Ctrl-C."""

@@ -85,6 +85,7 @@ class AgenticCoding:
         self.seed = seed
         self.notes: list[str] = []
         self.concurrency: int | None = spec.concurrency
+        self.limit: int | None = spec.limit
         self._count = session_count(spec.sessions, spec)
         self._inverse = {name: Quantiles(points) for name, points in RECORDED.items()}
 

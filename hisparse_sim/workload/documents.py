@@ -29,6 +29,7 @@ class Documents:
         self.seed = seed
         self.notes: list[str] = []
         self.concurrency: int | None = spec.concurrency
+        self.limit: int | None = spec.limit
         self._count = session_count(spec.sessions, spec)
 
     def expected_requests(self, sessions: int, requests: int) -> int | None:

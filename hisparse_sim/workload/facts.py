@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hisparse_sim.workload.first import first_sessions
 from hisparse_sim.workload.lengths import Floats, Ints
 from hisparse_sim.workload.request import BlockHashes, RequestSpec, Session, Workload
 from hisparse_sim.workload.tally import Tally, TimeBins
@@ -54,19 +55,21 @@ class Facts:
 
     @classmethod
     def of(cls, workload: Workload, progress: Callable[[int], None] | None = None) -> Facts:
-        """Of all of a workload; ``progress`` is told how many requests were counted, now and then.
+        """Of all that may be sent of a workload (``first_sessions``).
+
+        ``progress`` is told how many requests were counted, now and then.
 
         Raises InputError where a trace that was not checked is wrong.
         """
         told = progress or (lambda requests: None)
         facts = cls(workload.concurrency)
-        if isinstance(workload, FlatTrace) and workload.in_batches:
+        if isinstance(workload, FlatTrace) and workload.in_batches and workload.limit is None:
             block_tokens = workload.layout.format.block_tokens if workload.layout else None
             for batch in workload.batches():
                 facts.add_batch(batch, block_tokens)
                 told(facts.prompt_tokens.count)
         else:
-            for session in workload.sessions():
+            for session in first_sessions(workload):
                 facts.add(session)
                 if not facts._asked:
                     told(facts.prompt_tokens.count)

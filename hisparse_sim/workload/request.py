@@ -76,6 +76,9 @@ class Workload(Protocol):
 
     concurrency: int | None
     """Sessions alive at a time; none: no cap."""
+    limit: int | None
+    """Only the first so many requests are sent, in order of arrival; none: all. Which those are is known when
+    they are played."""
     notes: list[str]
     """What a person should know of it: lines of a trace that were left out."""
 

@@ -22,6 +22,7 @@ from typing import IO, Any
 import numpy as np
 
 from hisparse_sim.errors import InputError
+from hisparse_sim.workload.first import first_sessions
 from hisparse_sim.workload.lengths import Ints
 from hisparse_sim.workload.request import BlockHashes, Session, Workload
 from hisparse_sim.workload.traces.formats import PLAIN_HEADER
@@ -39,11 +40,15 @@ def save(
 ) -> int:
     """Write ``workload`` to a .jsonl, .jsonl.gz or .parquet file; the number of requests.
 
+    With a limit the file holds what may be among the first requests (``first_sessions``), and the limit.
     ``about``: what else the file should say of where it comes from. ``progress`` is told how many requests
     were written, now and then. The same workload gives the same bytes. The file appears when it is whole.
     Raises InputError.
     """
-    head = {"format": PLAIN_HEADER, "concurrency": workload.concurrency} | dict(about or {})
+    head: dict[str, Any] = {"format": PLAIN_HEADER, "concurrency": workload.concurrency}
+    if workload.limit is not None:
+        head["limit"] = workload.limit
+    head |= about or {}
     name = path.name.lower()
     if name.endswith((".jsonl", ".jsonl.gz")):
         write = _write_packed if name.endswith(".gz") else _write_lines
@@ -59,7 +64,7 @@ def save(
 
 def _rows(workload: Workload, progress: Callable[[int], None] | None) -> Iterator[dict[str, Any]]:
     count = 0
-    for session in workload.sessions():
+    for session in first_sessions(workload):
         yield from _session_rows(session)
         before, count = count, count + len(session.requests)
         if progress is not None and count // _ROWS > before // _ROWS:

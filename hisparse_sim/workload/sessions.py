@@ -35,6 +35,7 @@ class Conversations:
         self.seed = seed
         self.notes: list[str] = []
         self.concurrency: int | None = spec.concurrency
+        self.limit: int | None = spec.limit
         self.conversations = session_count(spec.conversations, spec)
 
     def expected_requests(self, sessions: int, requests: int) -> int | None:

@@ -35,6 +35,7 @@ class SingleRequests:
         self.seed = seed
         self.notes: list[str] = []
         self.concurrency: int | None = spec.concurrency if isinstance(spec, StreamSpec) else None
+        self.limit: int | None = spec.limit
 
     def expected_requests(self, sessions: int, requests: int) -> int | None:
         """As many as are asked for; arrivals that end by themselves do not say how many they are."""

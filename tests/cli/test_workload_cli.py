@@ -120,14 +120,28 @@ def test_a_saved_scenario_has_the_facts_of_the_scenario(
     assert facts(capsys, str(tmp_path / name)) == facts(capsys, *asked)
 
 
-def test_a_limit_of_a_generated_workload_is_left_to_the_run(
+def test_what_may_be_among_the_first_requests_is_saved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    note = "note: a run sends the first 5 of these requests only\n"
-    _, err = call(capsys, "describe", SCENARIO, "--limit", "5")
+    saved = str(tmp_path / "w.jsonl")
+    alone = ("--set", "workload.concurrency=1")
+    _, err = call(capsys, "save", SCENARIO, "--limit", "5", *alone, "--out", saved)
+    assert err == f"5 requests: {saved}\n"
+    note = "note: a run sends 100 of these requests; how fast they are served decides which come first\n"
+    _, err = call(capsys, "describe", SCENARIO, "--limit", "100")
     assert err == note
-    _, err = call(capsys, "save", SCENARIO, "--limit", "5", "--out", str(tmp_path / "w.jsonl"))
-    assert err == f"{note}832 requests: {tmp_path / 'w.jsonl'}\n"
+    _, err = call(capsys, "save", SCENARIO, "--limit", "100", "--out", saved)
+    assert err == f"{note}472 requests: {saved}\n"
+    assert facts(capsys, saved)["requests"] == facts(capsys, SCENARIO, "--limit", "100")["requests"]
+
+
+def test_a_saved_workload_saved_again_is_the_same_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
+    call(capsys, "save", SCENARIO, "--limit", "50", "--seed", "4", "--out", str(one))
+    call(capsys, "save", str(one), "--out", str(two))
+    assert one.read_bytes() == two.read_bytes()
 
 
 @pytest.mark.parametrize("times", [(0.0,), (0.0, 1.0, 4.0, 9.0, 9.5)])

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import simpy
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hisparse_sim.simulation.clients import Clients
+from hisparse_sim.workload.first import first_sessions
 from hisparse_sim.workload.request import RequestSpec, Session
 from hisparse_sim.workload.starts import expected_requests
 
 
 class Sessions:
-    def __init__(self, *sessions: Session, concurrency: int | None = None) -> None:
+    def __init__(self, *sessions: Session, concurrency: int | None = None, limit: int | None = None) -> None:
         self._sessions = sessions
         self.concurrency = concurrency
+        self.limit = limit
 
     def sessions(self):
         return iter(self._sessions)
@@ -35,19 +41,19 @@ def test_the_number_of_requests_is_told_from_the_sessions_that_began():
     env.run()
     assert told == [12, 12, 9, 10, 10, 9, 10, 10, 9]
     assert clients.expected_requests() == 9
-    assert Clients(env, Sessions(*sessions), send, limit=4).expected_requests() == 4
+    assert Clients(env, Sessions(*sessions, limit=4), send).expected_requests() == 4
 
 
-def play(workload: Sessions, *, limit: int | None = None, service_s: float = 1.0):
+def play(workload: Sessions, *, service_s: float = 1.0, services_s: dict[str, float] | None = None):
     """Arrival time of each request, by id, in order; and whether all was over in the end."""
     env = simpy.Environment()
     arrivals: dict[str, float] = {}
 
     def send(session, request, over):
         arrivals[request.id] = env.now
-        env.timeout(service_s).callbacks.append(lambda _: over())
+        env.timeout((services_s or {}).get(request.id, service_s)).callbacks.append(lambda _: over())
 
-    clients = Clients(env, workload, send, limit=limit)
+    clients = Clients(env, workload, send)
     env.run()
     return arrivals, clients.done
 
@@ -95,7 +101,7 @@ def test_the_limit_takes_the_first_requests_in_order_of_arrival():
         Session("s1", (request("1a"), request("1b", "1a", delay_s=5))),
         Session("s2", (request("2a"),), start_s=3.0),
     ]
-    arrivals, done = play(Sessions(*sessions), limit=4)
+    arrivals, done = play(Sessions(*sessions, limit=4))
     assert list(arrivals) == ["0a", "1a", "0b", "2a"]
     assert done
 
@@ -111,6 +117,45 @@ def test_a_conversation_of_thousands_of_turns_does_not_nest():
     arrivals, done = play(Sessions(Session("s", turns)), service_s=0.0)
     assert len(arrivals) == 5000
     assert done
-    arrivals, done = play(Sessions(Session("s", turns)), limit=10, service_s=0.0)
+    arrivals, done = play(Sessions(Session("s", turns), limit=10), service_s=0.0)
     assert len(arrivals) == 10
     assert done
+
+
+SESSIONS = st.lists(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.sampled_from([0.0, 0.0, 1.5]), st.floats(0, 9)),
+        min_size=1,
+        max_size=6,
+    ),
+    max_size=8,
+)
+
+
+@given(SESSIONS, st.none() | st.integers(1, 4), st.integers(1, 12), st.booleans())
+def test_what_is_left_out_is_never_among_the_first(
+    made: list[list[tuple[int, float, float]]], concurrency: int | None, limit: int, opened: bool
+) -> None:
+    """Each request waits for one of those above it, or for none."""
+    sessions, services_s = [], {}
+    for number, rows in enumerate(made):
+        requests: list[RequestSpec] = []
+        for place, (back, delay_s, service_s) in enumerate(rows):
+            name = f"{number}/{place}"
+            after = [requests[place - back].id] if 0 < back <= place else []
+            requests.append(request(name, *after, delay_s=delay_s))
+            services_s[name] = service_s
+        sessions.append(Session(f"{number}", requests, start_s=number / 2 if opened else None))
+    whole: dict[str, Any] = {"concurrency": concurrency, "limit": limit}
+    first = list(first_sessions(Sessions(*sessions, **whole)))
+    assert (
+        play(Sessions(*first, **whole), services_s=services_s)[0]
+        == (play(Sessions(*sessions, **whole), services_s=services_s)[0])
+    )
+    assert list(first_sessions(Sessions(*first, **whole))) == first
+
+
+def test_of_one_client_the_first_requests_are_known():
+    sessions = [Session(n, (request(f"{n}1"), request(f"{n}2", f"{n}1"))) for n in "abc"]
+    first = first_sessions(Sessions(*sessions, concurrency=1, limit=3))
+    assert [r.id for session in first for r in session.requests] == ["a1", "a2", "b1"]

@@ -202,6 +202,8 @@ def _times(column: Any) -> Floats:
         if np.any(np.isinf(times) | (np.abs(times) >= MAX_CLOCK)):
             raise ValueError("infinite")
         return times
+    if not pa.types.is_string(column.type):
+        raise ValueError("no times")
     texts = column.to_pylist()
     try:  # dates all alike, as numpy reads them
         with warnings.catch_warnings():

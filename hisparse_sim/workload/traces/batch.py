@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -109,6 +109,10 @@ class BadLines:
         self.count = 0
         self.first: list[str] = []
 
+    def refuse(self, line: int, problem: str) -> NoReturn:
+        """What no leaving out of lines would mend. Raises InputError."""
+        raise InputError(problem, where=f"{self._place}{line}")
+
     def leave_out(self, line: int, problem: str) -> None:
         """Count a line. Raises InputError when it is one too many."""
         where = f"{self._place}{line}"
@@ -132,14 +136,22 @@ class Checker:
     """Finds what no column can have: checks batches in the order of the file and sets the clock to 0.
 
     ``block_tokens`` of ``hash_ids``; none: each row says. ``from_first``: the first arrival is time 0,
-    else the file's clock already begins there. Rows that fail go to ``bad``.
+    else the file's clock already begins there. ``played``: rows wait for those above them in their session.
+    Rows that fail go to ``bad``.
     """
 
     REMEMBERED_IDS = 250_000
     """An id that comes again is found within so many rows at least."""
 
     def __init__(
-        self, bad: BadLines, *, block_tokens: int | None, from_first: bool, timed: bool, unit_s: float | None
+        self,
+        bad: BadLines,
+        *,
+        block_tokens: int | None,
+        from_first: bool,
+        timed: bool,
+        unit_s: float | None,
+        played: bool = False,
     ) -> None:
         self._bad = bad
         self._block_tokens = block_tokens
@@ -149,6 +161,9 @@ class Checker:
         self._origin: float | None = None
         self._last_s = -np.inf
         self._ids = RecentNames(self.REMEMBERED_IDS)
+        self._played = played
+        self._sessions = RecentNames(self.REMEMBERED_IDS)
+        self._session: str | None = None
 
     def check(self, batch: Batch) -> Batch:
         """The rows that can be used, their arrivals in seconds. Raises InputError for too many others."""
@@ -172,6 +187,7 @@ class Checker:
         if (names := batch.values("id")) is not None:
             for i in self._ids.repeated(names):
                 wrong.setdefault(i, f"the id {names[i]!r} was used before")
+        self._check_together(batch)
         good = np.ones(len(batch), dtype=bool)
         good[list(wrong)] = False
         self._set_clock(times, good)
@@ -218,6 +234,20 @@ class Checker:
             has & (lengths > -(-totals // block)),
             lambda i: f"has {lengths[i]} hash ids, too many for {totals[i]} tokens in blocks of {block[i]}",
         )
+
+    def _check_together(self, batch: Batch) -> None:
+        """Refuse a session that goes on after others: it would be played as two. Raises InputError."""
+        if not self._played or not (names := batch.values("session")):
+            return
+        begins = [i for i, name in enumerate(names) if name != (names[i - 1] if i else self._session)]
+        for place in self._sessions.repeated([names[i] for i in begins]):
+            i = begins[place]
+            self._bad.refuse(
+                int(batch.lines[i]),
+                f"session {names[i]!r} goes on after rows of another; where requests wait for each other, put"
+                " the rows of a session together, all with the time at which it starts",
+            )
+        self._session = names[-1]
 
     def _set_clock(self, times: Floats, good: Mask) -> None:
         """Turn the file's clock into seconds, in place."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import stat
 import zlib
@@ -18,6 +19,15 @@ _HEAD_BYTES = 256 * 2**10
 _MARK = b"\xef\xbb\xbf"
 _BROKEN = (EOFError, zlib.error, gzip.BadGzipFile)
 """What a gzip that was cut short or damaged raises."""
+_PACKED = {
+    b"BZh": "bzip2",
+    b"\x28\xb5\x2f\xfd": "Zstandard",
+    b"\xfd7zXZ\x00": "xz",
+    b"\x04\x22\x4d\x18": "LZ4",
+    b"PK\x03\x04": "zip",
+    b"7z\xbc\xaf\x27\x1c": "7z",
+}
+"""First bytes of files that are packed otherwise than by gzip."""
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -113,6 +123,18 @@ def text_of(line: bytes) -> str:
         raise ValueError(f"byte {error.start + 1} of the line is not UTF-8 text; mixed encodings?") from None
 
 
+def cells_of(line: str) -> list[str]:
+    """The values of a line of a table. Raises ValueError with what is wrong."""
+    try:
+        return next(csv.reader([line], strict=True), [])
+    except csv.Error as error:
+        if "end of data" in str(error):
+            raise ValueError("a quotation mark is not closed within the line") from None
+        if "new-line" in str(error):
+            raise ValueError("holds a carriage return within the line; lines end with a line feed") from None
+        raise ValueError(str(error)) from None
+
+
 def _pieces(file: IO[bytes], size: int) -> Iterator[bytes]:
     """Pieces of ``size`` or a little more; of a gzip that breaks off, all that comes before."""
     parts: list[bytes] = []
@@ -135,8 +157,11 @@ def _pieces(file: IO[bytes], size: int) -> Iterator[bytes]:
 def _open(path: Path) -> IO[bytes]:
     check_kind(path)
     with path.open("rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
-    return gzip.open(path, "rb") if packed else path.open("rb")  # type: ignore[return-value]
+        start = file.read(8)
+    if packed := next((name for mark, name in _PACKED.items() if start.startswith(mark)), None):
+        raise InputError(f"is packed by {packed}; unpack it, or pack it by gzip", where=str(path))
+    gzipped = start.startswith(b"\x1f\x8b")
+    return gzip.open(path, "rb") if gzipped else path.open("rb")  # type: ignore[return-value]
 
 
 def _without_mark(text: bytes, path: Path) -> bytes:

@@ -47,6 +47,11 @@ class FlatTrace:
     ) -> None:
         self.spec = spec
         self.concurrency = spec.concurrency or concurrency
+        meta: Mapping[str, Any] = layout.meta if layout else {}
+        limits = [spec.limit] if layout is not None and layout.played else []
+        self.limit: int | None = min((n for n in (*limits, meta.get("limit")) if n is not None), default=None)
+        self.about = {key: meta[key] for key in ("source", "seed") if key in meta}
+        """Where a saved workload came from."""
         self.layout = layout
         self.notes: list[str] = []
         self._reader = reader
@@ -74,7 +79,7 @@ class FlatTrace:
 
     def batches(self) -> Iterator[Batch]:
         """The requests that are sent, with the times they are sent at."""
-        spec, left = self.spec, self.spec.limit
+        spec, left = self.spec, self.spec.limit if self.limit is None else None
         for batch in self._repeated():
             if spec.time_scale != 1.0:
                 batch.arrival_s = batch.arrival_s * spec.time_scale
@@ -110,7 +115,8 @@ class FlatTrace:
             count += int(self._inside(batch).sum()) if spec.from_s or spec.to_s is not None else len(batch)
             yield batch
         count *= spec.repeat
-        self._requests = count if spec.limit is None else min(count, spec.limit)
+        limit = spec.limit if self.limit is None else self.limit
+        self._requests = count if limit is None else min(count, limit)
 
     def _inside(self, batch: Batch) -> Mask:
         from_s, to_s = self.spec.from_s, self.spec.to_s
@@ -199,6 +205,7 @@ def open_file(spec: TraceSpec, *, check: bool) -> FlatTrace:
             from_first=layout.from_first,
             timed=timed and not layout.played,
             unit_s=layout.format.unit_s if layout.from_first else 1.0,
+            played=layout.played,
         )
 
     def reader() -> Iterator[Batch]:

@@ -13,7 +13,6 @@ Ids of blocks stand for all of the prompt up to the end of their block.
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,7 +21,8 @@ from typing import Any
 
 from hisparse_sim.errors import InputError
 from hisparse_sim.scenario.validate import nearest
-from hisparse_sim.workload.traces.blocks import read_head, text_of
+from hisparse_sim.scenario.workload import MAX_COUNT
+from hisparse_sim.workload.traces.blocks import cells_of, read_head, text_of
 from hisparse_sim.workload.traces.rows import KINDS
 
 PLAIN_HEADER = "hisparse-sim/workload/1"
@@ -170,6 +170,7 @@ def layout_of(
 ) -> Layout:
     """The layout of a file whose requests have ``names``. Raises InputError if those needed are missing."""
     where = f"{path}:{max(1, first_line - 1 if header else first_line)}"
+    _check_head(path, meta or {})
     known = {name.lower(): name for name in names}
     format_ = next(
         (f for f in FORMATS if f.name == asked or (not asked and _has_marks(f, known))), FORMATS[-1]
@@ -190,9 +191,23 @@ def layout_of(
             )
     if "hash_ids" in fields and not format_.block_tokens and "block_tokens" not in fields:
         raise InputError("has hash_ids and no block_tokens, the tokens that each stands for", where=where)
+    for name in names:
+        if name.lower() in map(str.lower, fields.values()) and name not in fields.values():
+            other = known[name.lower()]
+            raise InputError(f"{name!r} and {other!r} differ in case alone; keep one of them", where=where)
     used = {name.split(".")[0] for name in fields.values()} | set(fields.values())
     unused = tuple(name for name in names if "." not in name and name not in used)
     return Layout(format_, fields, first_line, header, meta or {}, unused)
+
+
+def _check_head(path: Path, meta: Mapping[str, Any]) -> None:
+    """Refuse counts of a saved workload that are none."""
+    for name in ("concurrency", "limit"):
+        value = meta.get(name)
+        if value is not None and (type(value) is not int or not 0 < value <= MAX_COUNT):
+            raise InputError(
+                f"'{name}' is {value!r}; it must be a whole number above 0, or null", where=f"{path}:1"
+            )
 
 
 def _has_marks(format_: Format, known: Mapping[str, str]) -> bool:
@@ -239,8 +254,8 @@ def _table_layout(path: Path, head: bytes, asked: str | None) -> Layout:
     line = ""
     try:
         line = text_of(head.split(b"\n")[0])
-        header = tuple(name.strip() for name in next(csv.reader([line], strict=True), []))
-    except (ValueError, csv.Error) as error:
+        header = tuple(name.strip() for name in cells_of(line))
+    except ValueError as error:
         _check_separator(line, where)
         raise InputError(f"neither lines of JSON nor a table: {error}", where=where) from None
     if len(header) == 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,7 +10,7 @@ from typing import Any
 
 from hisparse_sim.workload.traces.arrow_lane import Lane, json_lane, table_lane
 from hisparse_sim.workload.traces.batch import Batch
-from hisparse_sim.workload.traces.blocks import Block, pieces_of, read_blocks, text_of
+from hisparse_sim.workload.traces.blocks import Block, cells_of, pieces_of, read_blocks, text_of
 from hisparse_sim.workload.traces.rows import Rows
 
 Getter = Callable[[str], Any]
@@ -29,7 +28,7 @@ def read_table(path: Path, header: Sequence[str], fields: Mapping[str, str]) -> 
     """Requests of a table with ``header`` in its first line."""
 
     def row(text: str) -> Getter:
-        values = next(csv.reader([text], strict=True), [])
+        values = cells_of(text)
         if len(values) != len(header):
             raise ValueError(f"has {len(values)} columns, where the header has {len(header)}")
         return dict(zip(header, (None if value == "null" else value for value in values), strict=True)).get
@@ -114,7 +113,7 @@ def _line_by_line(block: Block, fields: Mapping[str, str], row: Callable[[str], 
             continue
         try:
             rows.add(number, row(text_of(line)))
-        except (ValueError, csv.Error) as error:
+        except ValueError as error:
             problems.append((number, str(error)))
     batch = rows.batch()
     batch.problems = problems

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +71,20 @@ def _row_by_row(first: int, columns: Mapping[str, Any], fields: Mapping[str, str
 
 
 def _plain(values: list[Any]) -> list[Any]:
-    """Times of Arrow as text; tags of a map as a mapping."""
-    if any(hasattr(value, "isoformat") for value in values[:1]):
-        return [None if value is None else value.isoformat(sep=" ") for value in values]
-    return values
+    """Dates as text, spans of time in seconds, decimals as the numbers they are."""
+    return [_PLAIN[type(value)](value) if type(value) in _PLAIN else value for value in values]
+
+
+def _decimal(value: Decimal) -> int | float:
+    return int(value) if value == value.to_integral_value() else float(value)
+
+
+_PLAIN: dict[type, Callable[[Any], Any]] = {
+    datetime: str,
+    date: str,
+    timedelta: timedelta.total_seconds,
+    Decimal: _decimal,
+}
 
 
 def _open(path: Path) -> Any:

@@ -44,6 +44,7 @@ class RecordedSessions:
     def __init__(self, spec: TraceSpec, seed: int, *, check: bool) -> None:
         self.spec = spec
         self.concurrency: int | None = spec.concurrency
+        self.limit: int | None = None  # cut by recorded times, before anything is played
         self.notes: list[str] = []
         files = _files(spec.path)
         rng = np.random.Generator(np.random.PCG64(seed))
