@@ -185,6 +185,14 @@ def test_a_short_run_has_its_details_beside_a_long_one() -> None:
     assert line(first, 1).max() == pytest.approx(3)
 
 
+def test_a_run_too_short_to_be_seen_says_when_it_ended() -> None:
+    short_run, long = picture(folder="a"), picture(folder="b")
+    long.steps.loc[2, "end_s"] = 600.0
+    for draw in (timeline, gantt):
+        texts = [text.get_text() for text in draw([short_run, long]).texts]
+        assert "a, ends at 6 s" in texts and "b" in texts
+
+
 def test_runs_over_each_other_have_a_line_and_a_marker_each() -> None:
     axes = panels(overlay([picture(folder="a"), picture(folder="b")]))["running requests"]
     lines = axes.get_lines()
@@ -420,6 +428,13 @@ def test_one_run_fits_one_column_and_no_text_leaves_it() -> None:
             for text in (*figure.texts, *keys, *ticks):
                 box = text.get_window_extent().transformed(figure.dpi_scale_trans.inverted())
                 assert box.x0 >= 0 and box.x1 <= width and box.y0 >= 0 and box.y1 <= height, text
+
+
+def test_names_are_no_formulas_and_of_any_script(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    run = picture(scenario="$\\frac{$")
+    run.requests["request_id"] = ["$\\frac{$", "日本語", "a\x1bb"]
+    assert len(save_plots([run], tmp_path)) == 6
+    assert not recwarn.list
 
 
 def test_pictures_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

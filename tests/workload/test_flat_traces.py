@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import zlib
 from collections.abc import Callable
+from datetime import date, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from hisparse_sim.errors import InputError
@@ -55,6 +60,9 @@ def plain(t: float | None, prompt: Any, out: Any = 5, **more: Any) -> dict[str, 
 
 
 MOONCAKE = lines(mooncake(0, 600, [7, 8]), mooncake(1500, 1024, [7, 9]), mooncake(1500, 5, [3], 0))
+OVERLAPPING = "session,arrival_s,think_time_s,prompt_tokens,output_tokens\n" + "".join(
+    f"{name},{at},1,{50 + at},3\n" for at, name in enumerate("abab")
+)
 AZURE = (
     "TIMESTAMP,ContextTokens,GeneratedTokens\n"
     "2023-11-16 18:17:03.9799600,10,5\n2023-11-16 18:17:04.4799600,20,0\n"
@@ -293,6 +301,13 @@ TABLE = "arrival_s,prompt_tokens,output_tokens\n"
         ("t.csv", "1,2,3\n4,5,6\n", ":1", "the first line must name the columns"),
         ("t.csv", "arrival_s,prompt_tokens,prompt_tokens\n", ":1", "two columns have the name"),
         ("t.csv", TABLE, "", "holds no requests"),
+        ("t.csv", "Output_Tokens," + TABLE + "3,1,2,3\n", ":1", "differ in case alone"),
+        ("t.csv", TABLE + '1,2,"3\n', ":2", "a quotation mark is not closed within the line"),
+        ("t.csv", TABLE.replace("\n", "\r") + "1,2,3\r", ":1", "holds a carriage return within the line"),
+        ("t.jsonl.bz2", b"BZh91AY&SY", "", "is packed by bzip2; unpack it, or pack it by gzip"),
+        ("t.jsonl.zst", b"\x28\xb5\x2f\xfd\0\0\0\0", "", "is packed by Zstandard"),
+        ("t.jsonl", lines({"format": "hisparse-sim/workload/1", "limit": "x"}, GOOD), ":1", "'limit' is 'x'"),
+        ("t.csv", OVERLAPPING, ":4", "session 'a' goes on after rows of another"),
         ("t.csv", AZURE + "2023-11-16 18:17:01.0,5,5\n", ":4", "arrives 3.47996 s before a line above it"),
         ("t.parquet", b"PAR1 and no more", "", "is not a whole Parquet file"),
     ],
@@ -347,6 +362,21 @@ def test_bad_requests_of_a_benchmark_and_rows_of_parquet_are_left_out_too(tmp_pa
         workload = make_workload(TraceSpec(path=path, skip_bad_lines=1), 0)
         assert len(list(workload.sessions())) == 2
         assert f"{path}{place}" in workload.notes[0]
+
+
+def test_parquet_holds_numbers_and_times_of_any_type(tmp_path: Path) -> None:
+    times = [[0.0, 1.5], [timedelta(0), timedelta(seconds=1.5)], [Decimal("0.0"), Decimal("1.5")]]
+    for at, lengths in itertools.product(times, ([5, 6], [5.0, 6.0], [Decimal("5.00"), Decimal("6.00")])):
+        columns = {"arrival_s": at, "prompt_tokens": lengths, "output_tokens": [3, 0]}
+        pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+        assert sent(tmp_path / "t.parquet") == [(0.0, 5, 3), (1.5, 6, 0)]
+    columns = {
+        "timestamp": [date(2026, 1, 1), date(2026, 1, 2)],
+        "prompt_tokens": [5, 6],
+        "output_tokens": [3, 0],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    assert sent(tmp_path / "t.parquet") == [(0.0, 5, 3), (86_400.0, 6, 0)]
 
 
 def test_lines_that_others_refer_to_are_not_left_out(tmp_path: Path) -> None:
