@@ -81,12 +81,10 @@ def test_a_pipe_in_a_folder_of_sessions_is_refused(
     [
         (["--mode", "resident"], "engine.mode=offload"),
         (["--mode", "resident"], "engine={mode: offload}"),
-        (["--mode", "resident"], "engine={max_num_seqs: 8}"),
         (["--seed", "3"], "seed=4"),
         ([], "workload.concurrency=3"),
         ([], "workload.limit=3"),
         (["--trace", "a.csv"], "workload.path=b.csv"),
-        (["--trace", "a.csv"], "workload={kind: agentic-coding}"),
         (["--trace", "a.csv", "--trace-scale", "2"], "workload.time_scale=3"),
     ],
 )
@@ -95,6 +93,20 @@ def test_a_flag_and_a_setting_that_disagree_are_refused(
 ) -> None:
     said = refused(capsys, *RUN, *flag, "--set", setting, "--out", str(tmp_path))
     assert f"--set {setting}: sets " in said and "give one of them" in said
+
+
+@pytest.mark.parametrize(
+    ("flag", "setting", "field"),
+    [
+        (["--mode", "resident"], "engine={max_num_seqs: 8}", "mode"),
+        (["--limit", "3"], "workload={kind: agentic-coding, concurrency: 2}", "limit"),
+    ],
+)
+def test_a_setting_that_would_lose_a_flag_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: list[str], setting: str, field: str
+) -> None:
+    said = refused(capsys, *RUN, *flag, "--set", setting, "--out", str(tmp_path))
+    assert f"and {' '.join(flag)} with it; say {field} there, too" in said
 
 
 def test_a_flag_and_a_setting_that_agree_are_taken(
