@@ -182,7 +182,7 @@ def line(label: str, **look: Any) -> Artist:
     """A line in a key."""
     from matplotlib.lines import Line2D
 
-    return Line2D([], [], label=label, **look)
+    return Line2D([], [], label=printable(label), **look)
 
 
 def area(label: str, colour: str, **look: Any) -> Artist:
@@ -267,8 +267,14 @@ def tick_label_in(text: str) -> float:
     return float(TextPath((0, 0), text, size=SMALL_PT).get_extents().width) / 72
 
 
+def printable(text: str) -> str:
+    """``text`` without control characters, which no SVG may hold and terminals obey."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
 def fits(text: str, room_in: float) -> str:
     """``text``, cut in its middle where it is too long for ``room_in``."""
+    text = printable(text)
     most = max(int(room_in / _CHARACTER_IN), 5)
     if len(text) <= most:
         return text

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hisparse_sim.errors import InputError
-from hisparse_sim.report.sheet import BLUE, COLUMN_IN, FONT_PT, GREEN, PURPLE, VERMILLION, style
+from hisparse_sim.report.sheet import BLUE, COLUMN_IN, FONT_PT, GREEN, PURPLE, VERMILLION, printable, style
 from hisparse_sim.workload.facts import Facts
 from hisparse_sim.workload.tally import Tally
 
@@ -61,7 +61,7 @@ def picture(facts: Facts, title: str) -> Figure:
         for count, what in ((facts.sessions, "session"), (facts.prompt_tokens.count, "request"))
     )
     shown = title if len(title) <= _TITLE else f"{title[: _TITLE - 3]}..."
-    figure.suptitle(f"{shown}\n{counts}", fontsize=FONT_PT)
+    figure.suptitle(f"{printable(shown)}\n{counts}", fontsize=FONT_PT)
     return figure
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import matplotlib as mpl
 import numpy as np
@@ -433,7 +434,9 @@ def test_one_run_fits_one_column_and_no_text_leaves_it() -> None:
 def test_names_are_no_formulas_and_of_any_script(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     run = picture(scenario="$\\frac{$")
     run.requests["request_id"] = ["$\\frac{$", "日本語", "a\x1bb"]
-    assert len(save_plots([run], tmp_path)) == 6
+    for path in save_plots([run], tmp_path):
+        if path.suffix == ".svg":
+            ElementTree.parse(path)
     assert not recwarn.list
 
 
