@@ -66,8 +66,8 @@ class Lookups:
         self._riders: dict[PagedState, Request] = {}
         self._each: dict[PagedState, Rows] = {}
         self._sum = self._sum_missed = self._most = 0
-        self._short: dict[PagedState, Request] = {}
-        """Those whose context is shorter than the top-k: theirs grow with each token."""
+        self._short: dict[PagedState, float] = {}
+        """Share of misses of those whose context is shorter than the top-k: their rows grow."""
         self._due: list[tuple[int, int, PagedState]] = []
         """Cohort steps at which buffers come to their next stage; valid if ``_due_at`` says the same."""
         self._due_at: dict[PagedState, int] = {}
@@ -75,27 +75,34 @@ class Lookups:
 
     def of(self, request: Request, past: int) -> Rows:
         """Of one decode of ``request`` after ``past`` tokens."""
-        return self._of(request, past)[0]
+        if not request.memory.host_only:
+            return NONE
+        return self._rows(request.memory, past, self._share(request, past)[0])
 
-    def _of(self, request: Request, past: int) -> tuple[Rows, int]:
-        """And for how many steps they stay, if no page is lost."""
-        state: PagedState = request.memory
-        host_only, pages = state.host_only, state.pages
-        if not host_only:
-            return NONE, NEVER
+    def _kind(self, pages: int) -> tuple[Curve, int]:
+        """The curve of a context of so many pages, and the rows that a step selects of it."""
         found = self._curves.get(pages)
         if found is None:
             context = pages * self._block_size
-            found = self._misses.curve(context), int(self._misses.looked_up(context))
-            self._curves[pages] = found
-        curve, selected = found
-        rows = min(selected, past + 1) * host_only * UNIT // pages
-        steps = request.user.warmth.steps(state, past, curve)
-        share, lasts = curve.steady(host_only / pages), NEVER
-        if steps < len(curve.staged) and curve.staged[steps] > share:
-            share, lasts = curve.staged[steps], STAGE_ENDS[steps] - steps
+            found = self._curves[pages] = self._misses.curve(context), int(self._misses.looked_up(context))
+        return found
+
+    def _rows(self, state: PagedState, past: int, share: float) -> Rows:
+        """Looked up after ``past`` tokens, and the ``share`` of them that misses."""
+        selected = self._kind(state.pages)[1]
+        rows = min(selected, past + 1) * state.host_only * UNIT // state.pages
         missed = int(rows * share)
-        return Rows(rows, missed, missed), lasts
+        return Rows(rows, missed, missed)
+
+    def _share(self, request: Request, past: int) -> tuple[float, int]:
+        """Of its lookups that miss, and for how many steps that stays, if no page is lost."""
+        state: PagedState = request.memory
+        curve = self._kind(state.pages)[0]
+        steps = request.user.warmth.steps(state, past, curve)
+        share = curve.steady(state.host_only / state.pages)
+        if steps < len(curve.staged) and curve.staged[steps] > share:
+            return curve.staged[steps], STAGE_ENDS[steps] - steps
+        return share, NEVER
 
     def join(self, request: Request) -> None:
         """A request rides."""
@@ -105,10 +112,10 @@ class Lookups:
         self._states[request] = state
         self._riders[state] = request
         if request.computed < self._topk:
-            self._short[state] = request
+            self._short[state] = 0.0
         else:
             self._each[state] = NONE
-            self.changed.add(state)
+        self.changed.add(state)
 
     def leave(self, request: Request) -> None:
         """It does not any more."""
@@ -116,8 +123,8 @@ class Lookups:
         if state is None:
             return
         del self._riders[state]
+        self._due_at.pop(state, None)
         if self._short.pop(state, None) is None:
-            self._due_at.pop(state, None)
             gone = self._each.pop(state)
             self._sum -= gone.looked_up
             self._sum_missed -= gone.missed
@@ -127,7 +134,7 @@ class Lookups:
     def total(self, steps: int) -> Rows:
         """Of all riders, when the cohort has taken so many steps."""
         for state in self.changed:
-            if state in self._each:
+            if state in self._riders:
                 self._set(state, steps)
         self.changed.clear()
         while self._due and self._due[0][0] <= steps:
@@ -136,12 +143,17 @@ class Lookups:
                 self._set(state, steps)
         if self._most < 0:
             self._most = max((rows.missed for rows in self._each.values()), default=0)
-        rows, missed, most = self._sum, self._sum_missed, self._most
-        for request in self._short.values():
-            of = self.of(request, request.computed + steps - request.joined)
-            rows += of.looked_up
-            missed += of.missed
-            most = max(most, of.missed)
+        rows, missed, most, topk = self._sum, self._sum_missed, self._most, self._topk
+        for state, share in self._short.items():
+            if state.host_only:
+                request = self._riders[state]
+                context = request.computed + steps - request.joined + 1
+                each = (context if context < topk else topk) * state.host_only * UNIT // state.pages
+                lost = int(each * share)
+                rows += each
+                missed += lost
+                if lost > most:
+                    most = lost
         return Rows(rows, missed, most)
 
     @property
@@ -153,15 +165,19 @@ class Lookups:
 
     def _set(self, state: PagedState, steps: int) -> None:
         request = self._riders[state]
-        before = self._each[state]
-        now, lasts = self._of(request, request.computed + steps - request.joined)
-        self._each[state] = now
-        self._sum += now.looked_up - before.looked_up
-        self._sum_missed += now.missed - before.missed
-        if now.missed >= self._most >= 0:
-            self._most = now.missed
-        elif before.missed == self._most:
-            self._most = -1
+        past = request.computed + steps - request.joined
+        share, lasts = self._share(request, past) if state.host_only else (0.0, NEVER)
+        if state in self._short:
+            self._short[state] = share
+        else:
+            before, now = self._each[state], self._rows(state, past, share)
+            self._each[state] = now
+            self._sum += now.looked_up - before.looked_up
+            self._sum_missed += now.missed - before.missed
+            if now.missed >= self._most >= 0:
+                self._most = now.missed
+            elif before.missed == self._most:
+                self._most = -1
         self._due_at.pop(state, None)
         if lasts < NEVER:
             self._due_at[state] = steps + lasts
