@@ -183,7 +183,7 @@ BAD = {
     "amd": (["--set", "node=8xmi350x"], "engine.mode: HiSparse runs on NVIDIA GPUs only"),
     "no indexer": (["--set", "model=kimi-k2"], "kimi-k2 has no sparse-attention indexer"),
     "replicas": (["--set", "engine.dp=2"], "--set engine.dp=2: 2 replicas: run simulates one replica"),
-    "drafts": (["--set", "engine.mtp=1"], "run does not simulate speculative decoding"),
+    "drafts": (["--set", "engine.mtp=1", "--set", "model=llama-3.1-8b"], "no MTP layer to draft with"),
     "version": (["--set", "engine.version=0.30"], "run simulates no indexer offload beside HiSparse"),
     "two nodes": (["--set", "engine.tp=16"], "16: run simulates a replica on one node"),
     "profile": (["--set", "calibration=mine"], "--set calibration=mine: mine: no such calibration profile"),
