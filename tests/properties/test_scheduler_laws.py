@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import pytest
@@ -99,6 +100,29 @@ def test_every_request_ends_with_all_its_tokens_and_gives_all_blocks_back(kind, 
 def test_the_same_scenario_gives_the_same_steps(kind, seed):
     one, two = (list(steps(drawn(kind, seed)[0], kind)) for _ in range(2))
     assert one == two
+
+
+@law
+def test_with_drafted_tokens_blocks_pages_and_ends_are_the_same(kind, seed):
+    random = Random(seed)
+    replay, requests = drawn(kind, seed)
+    scheduler = replay.scheduler
+    scheduler.config = replace(scheduler.config, cohort=False, drafts=random.randint(1, 4))
+    update, share = scheduler.update, random.choice([0.0, 0.5, 1.0])
+
+    def verify(decision: Decision) -> list[Request]:
+        agreed = {r: sum(random.random() < share for _ in range(n)) for r, n in decision.drafted.items()}
+        return update(decision, agreed)
+
+    scheduler.update = verify
+    for line in steps(replay, kind):
+        check_blocks(replay.memory, requests)
+        check_pages(replay.memory, requests)
+        assert sum(line["scheduled"].values()) <= replay.engine["max_num_batched_tokens"]
+        assert all(0 <= r.computed - r.placeholders <= r.num_tokens for r in scheduler.running)
+    if kind in ("hisparse", "resident", "offload"):
+        assert all(r.num_tokens == min(r.end_tokens, replay.engine["max_model_len"]) for r in requests)
+        assert replay.memory.gpu.free == replay.memory.gpu.total
 
 
 # -- the output's length --------------------------------------------------------------------------

@@ -71,6 +71,7 @@ engines = st.fixed_dictionaries(
         "kv_offload_gib": st.sampled_from([8, 80]),
         "block_size": st.sampled_from([16, 64]),
         "watermark": st.sampled_from([0.0, 0.05]),
+        "mtp": st.sampled_from([0, 0, 0, 0, 1, 2]),
     }
 )
 KINDS = {
@@ -114,10 +115,13 @@ def test_jumps_and_single_steps_agree(kind: str) -> None:
         seen["shared prefixes"] += (summary["prefix_hit_rate"] or 0) > 0
         seen["priorities"] += engine["policy"] == "priority" and bool(workload["tenants"])
         seen["asynchronous"] += engine["async_scheduling"]
+        seen["drafts"] += summary["draft_acceptance"] is not None
 
     agree()
     # A law that was never put to the test holds for nothing.
-    for what in ("pressure", "no pressure", "waiting", "shared prefixes", "priorities", "asynchronous"):
+    for what in (
+        "pressure", "no pressure", "waiting", "shared prefixes", "priorities", "asynchronous", "drafts",
+    ):  # fmt: skip
         assert seen[what] >= least, f"{what}: {seen}"
 
 
