@@ -29,11 +29,14 @@ def numbers(values: Sequence[Any] | npt.NDArray[Any], kind: type[np.int64] | typ
 
 
 def strings(values: Sequence[str | None]) -> pa.Array:
-    """A string array; None is null."""
+    """A string array; None is null. What is no Unicode, as a file's name need not be, is escaped."""
     import pyarrow as pa
 
     builder = pa.lib.StringBuilder()
-    builder.append_values(values)
+    try:
+        builder.append_values(values)
+    except UnicodeEncodeError:
+        return strings([v and v.encode(errors="backslashreplace").decode() for v in values])
     return builder.finish()
 
 

@@ -85,9 +85,14 @@ def pause(value: Any) -> float:
 
 def text(value: Any) -> str:
     """Text, or a number as text. Raises ValueError."""
-    if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+    if isinstance(value, (str, int, float)) and not isinstance(value, bool) and _is_whole(str(value)):
         return str(value)
     raise ValueError("it must be text")
+
+
+def _is_whole(text: str) -> bool:
+    """Not with half of a surrogate pair, which JSON can escape and no file can hold."""
+    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def id_list(value: Any) -> list[int]:
@@ -103,7 +108,7 @@ def names(value: Any) -> list[str]:
     """A list of texts; in a table, words. Raises ValueError."""
     if isinstance(value, str):
         return value.split()
-    if isinstance(value, list) and all(isinstance(name, str) for name in value):
+    if isinstance(value, list) and all(isinstance(name, str) and _is_whole(name) for name in value):
         return value
     raise ValueError("it must be a list of ids")
 
@@ -121,8 +126,10 @@ def tags(value: Any) -> dict[str, str]:
     """A mapping of texts, or the JSON of one. Raises ValueError."""
     if isinstance(value, str) and value.startswith("{"):
         value = json.loads(value)
-    if isinstance(value, dict) and all(isinstance(part, str) for pair in value.items() for part in pair):
-        return value
+    if isinstance(value, dict):
+        parts = [part for pair in value.items() for part in pair]
+        if all(isinstance(part, str) and _is_whole(part) for part in parts):
+            return value
     raise ValueError("it must be a mapping of texts")
 
 
@@ -196,7 +203,9 @@ def id_lists(lists: list[list[int] | None]) -> IdLists:
 
 
 def _is_piece(piece: Any) -> bool:
-    if not isinstance(piece, list) or len(piece) != 3 or not isinstance(piece[0], str):
+    if not isinstance(piece, list) or len(piece) != 3:
+        return False
+    if not isinstance(piece[0], str) or not _is_whole(piece[0]):
         return False
     return all(type(part) is int and 0 <= part <= MAX_COUNT for part in piece[1:])
 
