@@ -51,6 +51,7 @@ def _register() -> None:
         "run",
         "explain",
         "sweep",
+        "plan",
         "plot",
         "doctor",
         "workload",

@@ -198,7 +198,7 @@ def _type_of(values: Sequence[Any]) -> str:
 
 def _without(base: Scenario, varied: Sequence[str]) -> dict[str, Any]:
     """The scenario without what is varied, and what it is called."""
-    data: dict[str, Any] = json.loads(base.model_dump_json(exclude={"name", "description"}))
+    data: dict[str, Any] = json.loads(base.model_dump_json(exclude={"name", "description", "plan"}))
     for path in varied:
         inner: Any = data
         *outer, last = path.split(".")

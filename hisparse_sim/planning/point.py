@@ -86,6 +86,6 @@ def _laid(data: dict[str, Any], keys: Sequence[str], value: Any, path: str) -> d
 
 def key_of(scenario: Scenario, kind: Kind) -> str:
     """Hash of all that the result depends on: the scenario, but not what it is called."""
-    data = scenario.model_dump(mode="json", exclude={"name", "description"})
+    data = scenario.model_dump(mode="json", exclude={"name", "description", "plan"})
     text = json.dumps([kind, data], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:24]

@@ -10,6 +10,7 @@ from hisparse_sim.scenario.base import Record
 from hisparse_sim.scenario.engine import EngineSpec
 from hisparse_sim.scenario.model import ModelSpec
 from hisparse_sim.scenario.node import NodeSpec
+from hisparse_sim.scenario.plan import PlanSpec
 from hisparse_sim.scenario.workload import WorkloadSpec
 
 
@@ -37,6 +38,8 @@ class Scenario(Record):
     """How selected rows repeat, under HiSparse: a shipped locality's name, a file that `locality fit` wrote,
     or a fixed share of looked-up rows that miss (0.134); none: the model's own."""
     seed: NonNegativeInt = 0
+    plan: PlanSpec | None = None
+    """Choices and goals of `hisparse-sim plan`; no run depends on it."""
 
     @property
     def tp(self) -> int:

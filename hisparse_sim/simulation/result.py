@@ -100,7 +100,7 @@ class Result:
             "calibration": self.summary["calibration"],
             "calibration_sha256": self.summary["calibration_sha256"],
             "max_model_len": self.pools.max_model_len,
-            "scenario": self.scenario.model_dump(mode="json"),
+            "scenario": self.scenario.model_dump(mode="json", exclude={"plan"}),
         }
         path.write_text(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
