@@ -52,6 +52,8 @@ def _register() -> None:
         "explain",
         "sweep",
         "plan",
+        "sensitivity",
+        "compare",
         "plot",
         "doctor",
         "workload",

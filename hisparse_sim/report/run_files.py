@@ -61,7 +61,7 @@ class RunFolder:
 
     def requests(self) -> pd.DataFrame:
         """``requests.parquet``: a row a request. Raises InputError."""
-        text = ("request_id", "status")
+        text = ("request_id", "session", "status")
         lists = ("preempted_s",)
         return self._frame("requests.parquet", REQUEST_COLUMNS, (*text, "load_start_s", "load_end_s", *lists))
 

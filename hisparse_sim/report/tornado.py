@@ -1,0 +1,70 @@
+"""What an answer hangs on, as a table and as a tornado chart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hisparse_sim.errors import InputError
+from hisparse_sim.planning.sensitivity import Sensitivity
+from hisparse_sim.report.sheet import COLOURS
+
+_UNITS = {"output_tokens_per_s": (1.0, "tokens/s"), "largest_load": (1.0, "")}
+
+
+def _shown(value: float, of: str) -> str:
+    factor, unit = _UNITS.get(of, (1e3, "ms"))
+    return f"{value * factor:,.4g} {unit}".rstrip()
+
+
+def tornado_table(found: Sensitivity) -> str:
+    """The widest swing first; low and high are of the input, not of the answer."""
+    rows = [("input", "moved by", "at its low", "at its high", "swing")]
+    for swing in found.swings:
+        share = swing.width / found.base if found.base else 0.0
+        rows.append(
+            (
+                swing.what,
+                swing.spread,
+                _shown(swing.low, found.of),
+                _shown(swing.high, found.of),
+                f"{share:.1%}",
+            )
+        )
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "  ".join(
+            c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    return "\n".join([f"{found.of}: {_shown(found.base, found.of)}, by estimate", "", *lines])
+
+
+def save_tornado(found: Sensitivity, folder: Path) -> list[Path]:
+    """Write ``tornado.png`` and ``.svg``. Raises ``InputError``."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    factor, unit = _UNITS.get(found.of, (1e3, "ms"))
+    figure = Figure(figsize=(7.0, 0.9 + 0.28 * len(found.swings)), layout="constrained")
+    axes = figure.subplots()
+    for place, swing in enumerate(reversed(found.swings)):
+        for value, colour in ((swing.low, COLOURS[0]), (swing.high, COLOURS[1])):
+            width = factor * (value - found.base)
+            axes.barh(place, width, left=factor * found.base, height=0.7, color=colour)
+    axes.axvline(factor * found.base, color="black", lw=0.8)
+    labels = [f"{swing.what} ({swing.spread})" for swing in reversed(found.swings)]
+    axes.set_yticks(range(len(labels)), [label.replace("$", r"\$") for label in labels], fontsize=7)
+    axes.set_xlabel(f"{found.of}, {unit}".rstrip(", "), fontsize=8)
+    axes.tick_params(labelsize=7)
+    ends = zip(("input at its low", "input at its high"), COLOURS, strict=False)
+    handles = [Patch(label=label, facecolor=colour) for label, colour in ends]
+    figure.legend(handles=handles, fontsize=7, ncols=2, loc="outside lower center", frameon=False)
+    paths = [folder / f"tornado.{suffix}" for suffix in ("png", "svg")]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in paths:
+            figure.savefig(path, dpi=200)
+    except OSError as error:
+        raise InputError(f"cannot be written here ({error.strerror or error})", where=str(folder)) from None
+    return paths
