@@ -41,7 +41,8 @@ class Plan:
     """A combination that was judged. ``simulated``: none for what only the estimate judged.
 
     ``value``: of the objective, smaller is better. ``alike``: other choices of the same estimate.
-    ``largest``: load in all that holds by estimate; ``largest_run``: (holds, does not) by simulation.
+    ``largest``: load in all that holds by estimate; ``largest_run``: (holds, does not) by simulation;
+    ``binds``: what more load breaks, of the simulation where it came so far.
     """
 
     found: Screened
@@ -237,24 +238,29 @@ class Search:
         largest, binds = self.screen.largest(found.sized, found.nodes)
         metrics = plan.simulated.metrics if plan.simulated else None
         draws = holds_in(self.screen, found, self.goals, metrics)
-        run = self._largest_run(found, largest) if plan.simulated and self.bisect_runs else None
+        run = None
+        if plan.simulated and self.bisect_runs:
+            run, said = self._largest_run(found, largest)
+            binds = said or binds
         return replace(plan, largest=largest, binds=binds, largest_run=run, holds_in=draws)
 
-    def _largest_run(self, found: Screened, guess: float) -> tuple[float, float | None]:
+    def _largest_run(self, found: Screened, guess: float) -> tuple[tuple[float, float | None], str]:
+        """Load that holds and load that does not, as far as the runs go, and what the latter breaks."""
         asked = asked_of(found.scenario.workload)
-        low, high = asked.amount, None
+        low, high, said = asked.amount, None, ""
         trial = min(max(guess, low * 1.1), low * 4)
         for _ in range(self.bisect_runs):
             if asked.kind == "clients":
                 trial = float(max(math.ceil(trial), low + 1))
             if high is not None and (trial >= high or high / low <= CLOSE):
                 break
-            if self._run(found, trial).broken:
-                high = trial
+            run = self._run(found, trial)
+            if run.broken:
+                high, said = trial, f"{', '.join(run.broken)}: {run.limit}"
             else:
                 low = trial
             trial = low * 1.5 if high is None else (low + high) / 2
-        return low, high
+        return (low, high), said
 
     def _next(self, best: Plan, sized: Sequence[Sized]) -> Iterator[Step]:
         """One choice changed, or the next count of machines, that holds more load or costs less."""

@@ -11,7 +11,8 @@ from hisparse_sim.planning.search import Answer, Plan, Step, shown
 from hisparse_sim.planning.slo import Goal
 from hisparse_sim.serve.command import serve_command
 
-MOST_STEPS = 5
+MOST_STEPS = 3
+"""Of those that cost nothing, and of those that cost."""
 UNPRICED = "no prices given (plan.prices): cost is counted in GPUs and GPU-hours"
 
 
@@ -47,7 +48,9 @@ def _lines(answer: Answer, goals: Sequence[Goal], asked: Asked, prices: Prices) 
     if best is not None and answer.next_steps:
         yield ""
         yield "one change, by estimate:"
-        for step in sorted(answer.next_steps, key=_worth)[:MOST_STEPS]:
+        ordered = sorted(answer.next_steps, key=_worth)
+        paid = [step for step in ordered if step.hourly > 0]
+        for step in [*ordered[: len(ordered) - len(paid)][:MOST_STEPS], *paid[:MOST_STEPS]]:
             price = f"{step.hourly:+,.2f} {prices.unit}" if abs(step.hourly) > 1e-9 else "for nothing"
             yield f"- {step.change}: {price}, {step_load(asked, step.load)}"
     yield ""
