@@ -66,12 +66,14 @@ def command(
     asked = load_scenario(scenario, overrides=overrides)
     replica = build_replica(asked)
     longest = replica.pools.max_model_len
-    tokens = parse_tokens(context, where="--context") if context is not None else _usual(asked, longest)
+    clients, tokens = _asked_for(asked, longest)
+    if context is not None:
+        tokens = parse_tokens(context, where="--context")
     if tokens > longest:
         raise InputError(f"{tokens:,} tokens exceed max_model_len {longest:,}", where="--context")
     pools = mode_pools(asked.model, asked.node, asked.engine, asked.engine.mode)
     fits = max(1, pools.count(tokens).requests)
-    requests = min(_clients(asked), fits) if batch is None else batch
+    requests = min(clients, fits) if batch is None else batch
     if requests < 1:
         raise InputError(f"{requests} requests; at least 1", where="--batch")
     if requests > fits:
@@ -104,17 +106,12 @@ def command(
     return 0
 
 
-def _usual(asked: Scenario, longest: int) -> int:
-    """Tokens of a request of the workload in the middle of its output."""
+def _asked_for(asked: Scenario, longest: int) -> tuple[int, int]:
+    """Requests at a time, and tokens of one in the middle of its output, of the workload."""
     from hisparse_sim.workload.make import make_workload
 
     workload = make_workload(asked.workload, asked.seed)
     turns = (r for session in islice(workload.sessions(), _PEEKED) for r in session.requests)
     tokens = [r.prompt_tokens + r.output_tokens // 2 for r in turns]
-    return min(longest, max(1, round(median(tokens)))) if tokens else longest
-
-
-def _clients(asked: Scenario) -> int:
-    from hisparse_sim.workload.make import make_workload
-
-    return make_workload(asked.workload, asked.seed, check=False).concurrency or asked.engine.max_num_seqs
+    usual = min(longest, max(1, round(median(tokens)))) if tokens else longest
+    return workload.concurrency or asked.engine.max_num_seqs, usual

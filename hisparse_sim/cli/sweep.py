@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from hisparse_sim.cli import flags
+from hisparse_sim.cli.progress import counted_bar
 from hisparse_sim.errors import InputError
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def command(
         backend=cast("Name", backend),
         address=address,
     )
-    with _progress() as progress:
+    with counted_bar("points") as progress:
         outcome = run_sweep(asked, progress)
     return _told(outcome, out, list(choices[0]), estimate)
 
@@ -136,18 +136,3 @@ def _told(outcome: Outcome, out: Path, varied: Sequence[str], estimate: bool) ->
         print(again, file=sys.stderr)
         return INTERRUPTED
     return 0
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """A bar with the time left on a terminal; nothing in a pipe."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
-
-    columns = (BarColumn(bar_width=30), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("points", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

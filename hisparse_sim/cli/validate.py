@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from hisparse_sim.cli.flags import named_path
+from hisparse_sim.cli.progress import counted_bar
 
 app = typer.Typer(
     help="Simulated figures beside measured ones.",
@@ -51,7 +50,7 @@ def published(
     from hisparse_sim.validation.published.compare import as_json as rows_as_json
     from hisparse_sim.validation.published.compare import compare
 
-    with _counter("simulating") as progress:
+    with counted_bar("simulating") as progress:
         found = compare(data, progress=progress)
     for path in found.skipped:
         print(f"note: {path}: no kind of table that is known, skipped", file=sys.stderr)
@@ -69,17 +68,3 @@ def published(
     for problem in found.problems:
         print(f"error: {problem}", file=sys.stderr)
     return 2 if found.problems else 0
-
-
-@contextmanager
-def _counter(what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on a terminal; nothing in a pipe."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

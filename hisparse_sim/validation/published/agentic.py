@@ -118,7 +118,7 @@ def _left_open(mode: str, clients: int, offload_gib: float) -> tuple[list[_Open]
             "published throughput rises by a fifth from 24 to 32 clients, a prefill-bound server's cannot",
         )
     if clients == 1:
-        return opens, "24 to 36 s of the published wall time are neither prefill nor decode: warm-up, or HTTP"
+        return opens, "28 to 36 s of the published wall time are neither prefill nor decode: warm-up, or HTTP"
     return opens, ""
 
 
