@@ -19,16 +19,35 @@ if TYPE_CHECKING:
         simulate,
         sweep,
     )
+    from hisparse_sim.studies import (
+        Anatomy,
+        Expected,
+        Plan,
+        Sensitivity,
+        expected,
+        explain,
+        plan,
+        sensitivity,
+    )
 
+_STUDIES = {"Anatomy", "Expected", "Plan", "Sensitivity", "expected", "explain", "plan", "sensitivity"}
 __all__ = [
+    "Anatomy",
     "Comparison",
     "Estimate",
+    "Expected",
     "HiSparseError",
+    "Plan",
     "Run",
+    "Sensitivity",
     "__version__",
     "compare",
     "estimate",
+    "expected",
+    "explain",
+    "plan",
     "scenario",
+    "sensitivity",
     "simulate",
     "sweep",
 ]
@@ -37,7 +56,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # Rooms of the package have some of these names, too; the functions come first, and only when asked for.
     if name in __all__:
-        return getattr(import_module("hisparse_sim.api"), name)
+        return getattr(import_module(f"hisparse_sim.{'studies' if name in _STUDIES else 'api'}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +50,7 @@ __all__ = [
 
 Settings = Mapping[str, Any]
 """Fields by their paths: ``{"engine.host_pool_gib": 256, "workload.turns": 4}``."""
+_SCREEN_DPI = 150
 
 
 def scenario(
@@ -223,15 +224,20 @@ def estimate(
     *,
     output_tokens: int = 1024,
     users: int | None = None,
+    settings: Settings | None = None,
     **engine: Any,
 ) -> Estimate:
-    """What ``hisparse-sim estimate`` answers; ``engine``: fields of ``EngineSpec`` (``tp=8, mtp=3``)."""
+    """What ``hisparse-sim estimate`` answers; ``engine``: fields of ``EngineSpec`` (``tp=8, mtp=3``).
+
+    ``settings``: fields of model, node or engine by their paths, as of ``scenario``.
+    """
     from hisparse_sim.estimate.answer import answer
     from hisparse_sim.estimate.question import deployment
     from hisparse_sim.scenario.units import parse_tokens
 
     contexts = [context] if isinstance(context, int | str) else list(context)
-    asked, _ = deployment(model, node, engine)
+    laid = [f"{path}={_text(value)}" for path, value in (settings or {}).items()]
+    asked, _ = deployment(model, node, engine, settings=laid)
     tokens = [parse_tokens(each, where="context") for each in contexts]
     found = answer(asked.model, asked.node, asked.engine, tokens, output_tokens=output_tokens, users=users)
     return Estimate(found)
@@ -277,7 +283,25 @@ def _drawn(name: str, runs: Sequence[RunPicture]) -> Figure:
     if name not in PICTURES:
         raise InputError(f"{name!r} is no picture; one of {', '.join(PICTURES)}", where="plot")
     with style():
-        return PICTURES[name](runs)
+        return show_itself(PICTURES[name](runs))
+
+
+def show_itself(figure: Figure) -> Figure:
+    """``figure`` as a picture in Jupyter, which shows figures only once pyplot was imported.
+
+    Pages are printed at 3.3 or 7 inches with small letters: on a screen they need more dots.
+    """
+    figure.set_dpi(_SCREEN_DPI)
+    figure.__dict__["_repr_png_"] = partial(_png, figure)
+    return figure
+
+
+def _png(figure: Figure) -> bytes:
+    from io import BytesIO
+
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", bbox_inches="tight")
+    return buffer.getvalue()
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:

@@ -6,14 +6,13 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, cast, get_args
+from typing import Annotated
 
 import typer
 
 from hisparse_sim.errors import InputError
 
 NONE_HOLDS = 1
-MOST_RUNS = 10_000
 
 
 def command(
@@ -37,35 +36,18 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
     """Choose the deployment of SCENARIO's workload: screened by estimate, then simulated, best first."""
-    from hisparse_sim.planning.load import asked_of
-    from hisparse_sim.planning.price import prices_of
-    from hisparse_sim.planning.search import Search
-    from hisparse_sim.planning.slo import parse_goals
-    from hisparse_sim.planning.space import space_of
+    from hisparse_sim.planning.question import MOST_RUNS, question
     from hisparse_sim.report import plan_text
     from hisparse_sim.scenario.loader import load_scenario
-    from hisparse_sim.scenario.plan import Objective, PlanSpec
-    from hisparse_sim.workload.make import make_workload
 
     for flag, value in (("--simulate", runs), ("--bisect", bisect)):
         if not 0 <= value <= MOST_RUNS:
             raise InputError(f"{value} is no number of simulations; 0 to {MOST_RUNS:,}", where=flag)
     base = load_scenario(scenario, overrides=settings or ())
-    plan = base.plan or PlanSpec()
-    goals = parse_goals(slo) if slo else parse_goals(plan.slo, where="plan.slo")
-    if not goals:
-        raise InputError("missing; give --slo 'ttft_p95<=30s', or plan.slo in the scenario", where="--slo")
-    wanted = objective or plan.objective
-    if wanted not in get_args(Objective):
-        known = ", ".join(get_args(Objective))
-        raise InputError(f"{wanted!r} is not known; one of {known}", where="--objective")
-    asked = asked_of(base.workload)
-    make_workload(base.workload, base.seed)
-    space = space_of(base, plan, vary or ())
-    prices = prices_of(plan, (point.scenario.node for point in space.points))
-    with _progress() as progress:
-        search = Search(space, goals, cast("Objective", wanted), prices, runs, bisect, progress)
-        answer = search.answer()
+    about = question(base, slo=slo or (), objective=objective, vary=vary or ())
+    with progress_of_plan() as progress:
+        answer = about.answer(runs, bisect, progress)
+    goals, asked, prices = about.goals, about.asked, about.prices
     if as_json:
         typer.echo(json.dumps(plan_text.as_json(answer, asked, prices), indent=2))
     else:
@@ -74,7 +56,7 @@ def command(
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[str, int, int], None] | None]:
+def progress_of_plan() -> Iterator[Callable[[str, int, int], None] | None]:
     """A bar on a terminal; nothing in a pipe."""
     if not sys.stderr.isatty():
         yield None

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hisparse_sim.errors import InputError
 from hisparse_sim.report.sheet import COLOURS
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 _HATCHES = ("", "//", "..")
 
 
-def save_anatomy(steps: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
-    """Write ``anatomy.png`` and ``.svg``. ``steps``: as ``explain --json`` lists them. Raises InputError."""
+def anatomy(steps: Sequence[Mapping[str, Any]]) -> Figure:
+    """``steps``: as ``explain --json`` lists them."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
@@ -37,6 +40,12 @@ def save_anatomy(steps: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]
         axes.set_title(step["what"], fontsize=8, loc="left")
     handles = [Patch(label=name, edgecolor="white", **look) for name, look in looks.items()]
     figure.legend(handles=handles, fontsize=7, ncols=6, loc="outside lower center", frameon=False)
+    return figure
+
+
+def save_anatomy(steps: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
+    """Write ``anatomy.png`` and ``.svg``. Raises InputError."""
+    figure = anatomy(steps)
     paths = [folder / f"anatomy.{suffix}" for suffix in ("png", "svg")]
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hisparse_sim.errors import InputError
 from hisparse_sim.planning.sensitivity import Sensitivity
 from hisparse_sim.report.sheet import COLOURS
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 _UNITS = {"output_tokens_per_s": (1.0, "tokens/s"), "largest_load": (1.0, "")}
+_SECONDS_FROM_S = 10.0
 
 
-def _shown(value: float, of: str) -> str:
-    factor, unit = _UNITS.get(of, (1e3, "ms"))
+def _unit(found: Sensitivity) -> tuple[float, str]:
+    """What the answer is multiplied by to be read, and the unit it then has."""
+    return _UNITS.get(found.of, (1e3, "ms") if found.base < _SECONDS_FROM_S else (1.0, "s"))
+
+
+def _shown(value: float, found: Sensitivity) -> str:
+    factor, unit = _unit(found)
     return f"{value * factor:,.4g} {unit}".rstrip()
 
 
@@ -25,8 +35,8 @@ def tornado_table(found: Sensitivity) -> str:
             (
                 swing.what,
                 swing.spread,
-                _shown(swing.low, found.of),
-                _shown(swing.high, found.of),
+                _shown(swing.low, found),
+                _shown(swing.high, found),
                 f"{share:.1%}",
             )
         )
@@ -37,15 +47,15 @@ def tornado_table(found: Sensitivity) -> str:
         )
         for row in rows
     ]
-    return "\n".join([f"{found.of}: {_shown(found.base, found.of)}, by estimate", "", *lines])
+    return "\n".join([f"{found.of}: {_shown(found.base, found)}, by estimate", "", *lines])
 
 
-def save_tornado(found: Sensitivity, folder: Path) -> list[Path]:
-    """Write ``tornado.png`` and ``.svg``. Raises ``InputError``."""
+def tornado(found: Sensitivity) -> Figure:
+    """A bar an input, the widest swing on top."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    factor, unit = _UNITS.get(found.of, (1e3, "ms"))
+    factor, unit = _unit(found)
     figure = Figure(figsize=(7.0, 0.9 + 0.28 * len(found.swings)), layout="constrained")
     axes = figure.subplots()
     for place, swing in enumerate(reversed(found.swings)):
@@ -60,6 +70,12 @@ def save_tornado(found: Sensitivity, folder: Path) -> list[Path]:
     ends = zip(("input at its low", "input at its high"), COLOURS, strict=False)
     handles = [Patch(label=label, facecolor=colour) for label, colour in ends]
     figure.legend(handles=handles, fontsize=7, ncols=2, loc="outside lower center", frameon=False)
+    return figure
+
+
+def save_tornado(found: Sensitivity, folder: Path) -> list[Path]:
+    """Write ``tornado.png`` and ``.svg``. Raises ``InputError``."""
+    figure = tornado(found)
     paths = [folder / f"tornado.{suffix}" for suffix in ("png", "svg")]
     try:
         folder.mkdir(parents=True, exist_ok=True)
