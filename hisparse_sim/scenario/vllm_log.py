@@ -25,7 +25,7 @@ _PATTERNS: dict[str, str] = {
     "kv_tokens": rf"GPU KV cache size: {_N} tokens",
     "tokens_per_request": rf"Maximum concurrency for {_N} tokens per request",
     "max_concurrency": rf"Maximum concurrency for [\d,]+ tokens per request: {_F}x",
-    "num_gpu_blocks": rf"# (?:GPU|cuda) blocks: {_N}",
+    "num_gpu_blocks": rf"# (?:GPU|cuda) blocks: {_N}|after num_gpu_blocks is: {_N}",
     "num_gpu_blocks_override": rf"num_gpu_blocks_override={_N}",
     "weights_gib": rf"Model loading took {_F} Gi?B|Loading model weights took {_F} G"
     rf"|model weights take {_F}GiB",

@@ -1,0 +1,106 @@
+"""The likely cause of the largest error, from what else was measured: a rule a kind of figure.
+
+What is testable is tested: if the scenario set right comes closer by half, its contradictions are the
+cause. Else the first of the other measured figures that is off and would bring this about is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hisparse_sim.validation.measured.contradictions import Contradiction
+from hisparse_sim.validation.measured.rows import Row, apart, largest
+
+_OFF = 0.1
+"""Another figure is off if its logarithm of the ratio is beyond this."""
+_FULL = 0.95
+_WAITS = ("queue_s", "ttft_s", "e2e_s", "waiting", "in_flight")
+_SPEEDS = ("tpot_s", "itl_s", "per_s")
+
+
+def likely_cause(
+    rows: Sequence[Row], found: Sequence[Contradiction], summary: Mapping[str, Any]
+) -> list[str]:
+    """Sentences about the largest error; empty if there is none. ``summary``: of the simulated run."""
+    worst = largest(rows)
+    if worst is None:
+        return []
+    said = [f"largest error: {worst.metric} ({worst.source}), {_error(worst.rel_error)}"]
+    curable = ", ".join(one.what for one in found if one.settings)
+    if curable and worst.corrected is not None:
+        left = apart(worst.metric, worst.measured, worst.corrected)
+        error = _error(worst.corrected_error)
+        if left > worst.size / 2:
+            said.append(f"not what the inputs contradict ({curable}): set right, it is still {error}")
+        else:
+            said.append(f"likely cause: what the inputs contradict ({curable}); set right, it is {error}")
+            if left <= _OFF:
+                return said
+            rest = _by_other_figures(worst, rows, summary, set_right=True) or _by_prices(summary)
+            return [*said, f"likely cause of what is left: {rest}"]
+    uncurable = [one for one in found if not one.settings]
+    cause = _by_other_figures(worst, rows, summary, set_right=bool(curable))
+    if cause is None and uncurable:
+        names = "; ".join(f"{one.what}: {one.assumed} here, {one.found} there" for one in uncurable[:2])
+        cause = f"what no field of a scenario sets ({names})"
+    return [*said, f"likely cause: {cause or _by_prices(summary)}"]
+
+
+def _by_other_figures(
+    worst: Row, rows: Sequence[Row], summary: Mapping[str, Any], *, set_right: bool
+) -> str | None:
+    off: dict[str, tuple[float, float | None]] = {}
+    for row in rows:
+        value = row.corrected if set_right and row.corrected is not None else row.simulated
+        if row.metric != worst.metric and apart(row.metric, row.measured, value) > _OFF:
+            off.setdefault(row.metric, (row.measured, value))
+
+    def named(*metrics: str) -> str | None:
+        return next((m for m in metrics if m in off), None)
+
+    if hit := named("prefix_hit_rate", "external_hit_rate"):
+        return f"prompts share other beginnings than simulated ({hit}: {_pair(off[hit])})"
+    if accepted := named("draft_acceptance", "acceptance_length"):
+        return f"drafts are accepted otherwise; engine.mtp_acceptance sets it ({_pair(off[accepted])})"
+    if hot := named("hot_hit_rate"):
+        return f"selected rows repeat otherwise; locality sets it ({hot}: {_pair(off[hot])})"
+    waits = any(mark in worst.metric for mark in _WAITS)
+    full = off.get("gpu_kv_usage_max")
+    if waits and full is not None and full[0] > _FULL > (full[1] or 0):
+        return (
+            f"KV memory was full ({full[0]:.0%}) and is not when simulated ({full[1] or 0:.0%}): the "
+            "engine's pool is smaller; its log says how small (--log), or set engine.kv_tokens"
+        )
+    if waits and (speed := named("tpot_s_mean", "itl_s_mean", "output_tokens_per_s")):
+        return (
+            f"the engine's speed, which makes requests wait ({speed}: {_pair(off[speed])}); "
+            f"{_by_prices(summary)}"
+        )
+    if any(mark in worst.metric for mark in _SPEEDS) and (batch := named("running_mean", "in_flight_max")):
+        return f"another number of requests at a time ({batch}: {_pair(off[batch])})"
+    if usage := named("gpu_kv_usage_max", "gpu_kv_usage_mean", "preemptions"):
+        return f"KV memory is filled otherwise ({usage}: {_pair(off[usage])})"
+    return None
+
+
+def _by_prices(summary: Mapping[str, Any]) -> str:
+    outside = summary.get("out_of_domain") or {}
+    steps, of = outside.get("steps", 0), summary.get("engine_steps", 0)
+    if of and steps > of / 10:
+        far = ", ".join(f["variable"] for f in outside.get("furthest", [])[:2])
+        profile = summary.get("calibration")
+        return f"steps priced beyond what profile {profile} was fitted to ({steps} of {of}; {far})"
+    return (
+        f"the price of steps (profile {summary.get('calibration')}): another GPU, other kernels, or the "
+        "host's time between steps"
+    )
+
+
+def _pair(values: tuple[float, float | None]) -> str:
+    measured, simulated = values
+    return f"{measured:,.4g} measured, {simulated or 0:,.4g} simulated"
+
+
+def _error(error: float | None) -> str:
+    return "undefined, as nothing was measured" if error is None else f"{error:+.1%}"
