@@ -55,6 +55,7 @@ def _register() -> None:
         "sensitivity",
         "compare",
         "plot",
+        "report",
         "doctor",
         "workload",
         "scenarios",

@@ -32,7 +32,7 @@ def latency(runs: Sequence[RunPicture]) -> Figure:
             drawn = [np.sort(run.finite(column)) * scale for run in runs]
             for index, values in enumerate(drawn):
                 if len(values):
-                    times, shares = _steps(values)
+                    times, shares = steps_of(values)
                     how = look(index, of=len(runs), points=len(times))
                     axes.step(times, shares, where="post", **how)
             if not any(map(len, drawn)):
@@ -47,12 +47,12 @@ def latency(runs: Sequence[RunPicture]) -> Figure:
     return sheet([row(*column) for column in _COLUMNS], title=title, key=run_key(labels))
 
 
-def _steps(values: Floats) -> tuple[Floats, Floats]:
+def steps_of(values: Floats, *, points: int = _POINTS) -> tuple[Floats, Floats]:
     """Where the share within a time rises and to how many percent, from 0, for sorted ``values``."""
     count = len(values)
     rank = np.arange(count)
-    if count > _POINTS:
-        rank = np.unique(np.linspace(0, count - 1, _POINTS).round().astype(np.int64))
+    if count > points:
+        rank = np.unique(np.linspace(0, count - 1, points).round().astype(np.int64))
     share = 100 * (rank + 1) / count
     return np.concatenate((values[:1], values[rank])), np.concatenate(([0.0], share))
 

@@ -43,6 +43,19 @@ class TimeGrid:
             return np.zeros(len(self.edges_s) - 1)
         return self._increments(start_s, end_s, amount) / self.width_s
 
+    def extremes(self, start_s: Floats, end_s: Floats, value: Floats) -> tuple[Floats, Floats]:
+        """Least and most of ``value`` among the rows in each interval; NaN where there is none."""
+        first = np.searchsorted(end_s, self.edges_s[:-1], side="right")
+        after = np.searchsorted(start_s, self.edges_s[1:], side="left")
+        pairs = np.column_stack((first, after)).ravel()
+        some = after > first
+        # ``reduceat`` takes from each index to the next: every other result is of an interval.
+        padded = np.append(value, np.nan)
+        return (
+            np.where(some, np.fmin.reduceat(padded, pairs)[::2], np.nan),
+            np.where(some, np.fmax.reduceat(padded, pairs)[::2], np.nan),
+        )
+
     def _increments(self, start_s: Floats, end_s: Floats, amount: Floats) -> Floats:
         times = np.column_stack((start_s, end_s)).ravel()
         total = np.concatenate(([0.0], np.cumsum(amount)))
