@@ -1,4 +1,4 @@
-"""``hisparse-sim report``: a page about runs, as one HTML file."""
+"""``hisparse-sim report``: a page about runs, or the calculator, as one HTML file."""
 
 from __future__ import annotations
 
@@ -23,10 +23,22 @@ def command(
             "--out", "-o", parser=named_path, metavar="FILE", help="The page.", show_default="report.html"
         ),
     ] = None,
+    calculator: Annotated[
+        bool, typer.Option("--calculator", help="Instead: a page that estimates capacity in the browser.")
+    ] = False,
 ) -> int:
     """One self-contained page: question, answer, what limits, comparison, timelines. It loads nothing."""
     from hisparse_sim.report.page.html import write_page
 
+    if calculator:
+        from hisparse_sim.report.page.calculator import make_calculator
+
+        if folders:
+            raise InputError("needs no run; give runs or --calculator", where="--calculator")
+        path = out or Path("calculator.html")
+        write_page(path, make_calculator())
+        print(path)
+        return 0
     if not folders:
         raise InputError("names no run; give folders that `hisparse-sim run --out` wrote", where="RUN")
     from hisparse_sim.report.page.report import make_report

@@ -4,9 +4,9 @@ const NEAR_PX = 2.5;
 const DASHES = [[], [7, 3], [2, 2], [9, 3, 2, 3], [12, 4], [4, 4], [1, 3]];
 
 class Domain {
-  // Of the x axis: all of it, and what is shown. `log`: equal ratios are equally long.
-  constructor(low, high, { log = false, format = short } = {}) {
-    Object.assign(this, { all: [low, high], shown: [low, high], log, format, cursor: null, charts: [], onchange: null });
+  // Of the x axis: all of it, and what is shown. `log`: equal ratios are equally long; `marks`: where ticks may be.
+  constructor(low, high, { log = false, format = short, marks = null } = {}) {
+    Object.assign(this, { all: [low, high], shown: [low, high], log, format, marks, cursor: null, charts: [], onchange: null });
   }
   to(x) { return this.log ? Math.log(x) : x; }
   from(t) { return this.log ? Math.exp(t) : t; }
@@ -200,7 +200,8 @@ class Chart {
     }
     const [a, b] = this.domain.shown, most = Math.max(2, Math.floor(this.wide / 80));
     g.textBaseline = "top"; g.textAlign = "center";
-    const marks = this.domain.log ? logTicks(a, b, most) : ticks(a / this.scale(), b / this.scale(), most).map((t) => t * this.scale());
+    const fixed = this.domain.marks && this.domain.marks.filter((x) => x >= a && x <= b);
+    const marks = fixed && fixed.length > 1 ? fixed.filter((_, i) => (fixed.length - 1 - i) % Math.ceil(fixed.length / most) === 0) : this.domain.log ? logTicks(a, b, most) : ticks(a / this.scale(), b / this.scale(), most).map((t) => t * this.scale());
     const digits = this.domain.log ? null : b - a;
     for (const x of marks) {
       const at = this.px(x), label = this.domain.format(x, digits), half = g.measureText(label).width / 2;
