@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         simulate,
         sweep,
     )
+    from hisparse_sim.measurements import Measurement, measured
     from hisparse_sim.studies import (
         Anatomy,
         Expected,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         sensitivity,
     )
 
+_MEASUREMENTS = {"Measurement", "measured"}
 _STUDIES = {"Anatomy", "Expected", "Plan", "Sensitivity", "expected", "explain", "plan", "sensitivity"}
 __all__ = [
     "Anatomy",
@@ -37,6 +39,7 @@ __all__ = [
     "Estimate",
     "Expected",
     "HiSparseError",
+    "Measurement",
     "Plan",
     "Run",
     "Sensitivity",
@@ -45,6 +48,7 @@ __all__ = [
     "estimate",
     "expected",
     "explain",
+    "measured",
     "plan",
     "scenario",
     "sensitivity",
@@ -56,7 +60,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # Rooms of the package have some of these names, too; the functions come first, and only when asked for.
     if name in __all__:
-        return getattr(import_module(f"hisparse_sim.{'studies' if name in _STUDIES else 'api'}"), name)
+        module = "studies" if name in _STUDIES else "measurements" if name in _MEASUREMENTS else "api"
+        return getattr(import_module(f"hisparse_sim.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

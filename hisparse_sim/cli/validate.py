@@ -115,7 +115,7 @@ def measured(
     from hisparse_sim.validation.measured.compare import Inputs, check_inputs, measure
 
     inputs = Inputs(bench, metrics or (), log, result)
-    check_inputs(inputs)
+    check_inputs(inputs, corrected)
     asked = load_scenario(scenario, overrides=settings or [])
     with progress_bar() as progress:
         found = measure(asked, inputs, corrected=corrected, progress=progress)

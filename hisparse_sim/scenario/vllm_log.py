@@ -6,6 +6,8 @@ Reads V1 logs (0.8 to 0.33, HiSparse lines included) and V0's profiling lines. S
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,7 +135,9 @@ def parse_log(text: str, *, where: str = "log") -> StartupLog:
         values = _values(pattern, text) or _values(pattern, joined)
         if not values:
             continue
-        numbers = [float(v.replace(",", "").rstrip(".")) for v in values]
+        numbers = list(_numbers(values))
+        if not numbers:
+            continue
         number = min(numbers) if name in _LEAST else numbers[-1]
         found[name] = int(number) if name in _INTEGERS else number
     for name, pattern in _WORDS.items():
@@ -168,6 +172,13 @@ def _starts(text: str) -> list[int]:
 
 def _values(pattern: str, text: str) -> list[str]:
     return [next(g for g in m.groups() if g is not None) for m in re.finditer(pattern, text)]
+
+
+def _numbers(values: list[str]) -> Iterator[float]:
+    """Those that are numbers: a damaged line may hold ``1.2.3``."""
+    for value in values:
+        with suppress(ValueError):
+            yield float(value.replace(",", "").rstrip("."))
 
 
 def _dtype(printed: str) -> str:

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import json
+import re
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+import hisparse_sim as hs
 from hisparse_sim.cli.main import run
+from hisparse_sim.errors import InputError
 from hisparse_sim.report.startup import capacity_lines
 from hisparse_sim.scenario.loader import load_scenario, scenario_from_mapping
 from hisparse_sim.scenario.scenario import Scenario
 from hisparse_sim.simulation.result import Result
 from hisparse_sim.simulation.run import simulate
-from hisparse_sim.validation.measured.bench import Bench, Sent
+from hisparse_sim.validation.measured.bench import Bench, Sent, read_results
 from hisparse_sim.validation.measured.compare import Inputs, measure
 from hisparse_sim.validation.measured.contradictions import contradictions
 from hisparse_sim.validation.measured.corrected import settings_of
 from hisparse_sim.validation.measured.engine_log import read_engine_log
+from hisparse_sim.validation.measured.metrics import read_metrics
 from hisparse_sim.validation.measured.rows import Row, apart, largest
 from hisparse_sim.validation.measured.workload import rebuilt
 
@@ -28,8 +35,8 @@ WORKLOAD = {"kind": "stream", "concurrency": 24, "requests": 48, "prompt_tokens"
 
 
 def scenario(engine: dict[str, Any] | None = None, **fields: Any) -> Scenario:
-    given = {"name": "mine", "model": "llama-3.1-8b", "node": "8xh200", "workload": WORKLOAD}
-    return scenario_from_mapping(given | {"engine": ENGINE | (engine or {})} | fields)
+    mine = {"name": "mine", "model": "llama-3.1-8b", "node": "8xh200", "workload": WORKLOAD}
+    return scenario_from_mapping(mine | {"engine": ENGINE | (engine or {})} | fields)
 
 
 SMALL = {"kv_tokens": 12_000}
@@ -76,7 +83,7 @@ def files(tmp_path: Path) -> dict[str, Path]:
     """A scenario with a large pool, and the benchmark and log of a run with a small one."""
     import yaml
 
-    given = {
+    mine = {
         "name": "mine",
         "model": "llama-3.1-8b",
         "node": "8xh200",
@@ -84,7 +91,7 @@ def files(tmp_path: Path) -> dict[str, Path]:
         "workload": WORKLOAD,
     }
     contents = {
-        "scenario": ("mine.yaml", yaml.safe_dump(given)),
+        "scenario": ("mine.yaml", yaml.safe_dump(mine)),
         "bench": ("result.json", json.dumps(bench_of(small_run()))),
         "log": ("vllm.log", log_of(small_run())),
     }
@@ -246,9 +253,9 @@ def test_hisparse_lines_of_a_log_correct_mode_blocks_and_host_pool(tmp_path: Pat
 
     pools = size_pools(small.model, small.node, small.engine)
     text = "".join(f"INFO {s}\n" for s in capacity_lines(pools, small.model, small.node, small.engine))
-    settings = said(tmp_path, text, asked)
-    assert settings["engine.host_pool_gib"] == 384 and settings["engine.available_kv_gib"] == 25.94
-    assert "engine.hot_rows" not in settings and "engine.mode" not in settings
+    found = said(tmp_path, text, asked)
+    assert found["engine.host_pool_gib"] == 384 and found["engine.available_kv_gib"] == 25.94
+    assert "engine.hot_rows" not in found and "engine.mode" not in found
     resident = asked.model_copy(update={"engine": asked.engine.model_copy(update={"mode": "resident"})})
     assert said(tmp_path, text, resident)["engine.mode"] == "hisparse"
 
@@ -304,3 +311,65 @@ def test_the_largest_error_is_that_of_the_largest_ratio() -> None:
 )
 def test_next_to_nothing_is_no_error(metric: str, measured: float, found: float) -> None:
     assert apart(metric, measured, found) < 0.1
+
+
+# -- in Python ----------------------------------------------------------------------------------
+
+
+def test_the_same_in_python(files: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text("")
+    found = hs.measured(files["scenario"], bench=files["bench"], log=files["log"], metrics=tmp_path / "empty")
+    row = found.table.set_index("metric").loc["ttft_s_mean"]
+    assert row["rel_error"] < -0.5 and abs(row["corrected_rel_error"]) < 0.02
+    assert found.problems == [f"{tmp_path / 'empty'}: is empty"]
+    assert "likely cause" in found.cause and len(found.contradictions) == 3
+    assert "KV cache size" in found._repr_html_()
+    with pytest.raises(InputError, match="give at least one of"):
+        hs.measured(files["scenario"])
+
+
+# -- damage -------------------------------------------------------------------------------------
+
+
+def texts() -> dict[str, str]:
+    """One good input of each kind."""
+    ranged = {
+        "data": {"result": [{"metric": {"__name__": "vllm:num_requests_running"}, "values": [[1, "2"]]}]}
+    }
+    return {
+        "json": json.dumps(bench_of(small_run())),
+        "table": "== Serving Benchmark Result ====\nSuccessful requests: 3\nBenchmark duration (s): 4.5\n"
+        "Total input tokens: 30\nTotal generated tokens: 60\nMean TTFT (ms): 12.5\n" + "=" * 50,
+        "lines": '{"input_toks": 5, "output_toks": 7, "start_time": 1.5, "latency": 2.5, "ttft": 0.5}\n' * 3,
+        "scrape": 'vllm:num_requests_running{engine="0"} 3\nvllm:generation_tokens_total 9.0\n',
+        "range": json.dumps(ranged),
+        "csv": "t,running,waiting\n1,2,3\n2,3,4\n",
+        "log": log_of(small_run())
+        + "Avg generation throughput: 1.5 tokens/s, Running: 3 reqs, Waiting: 4 reqs\n",
+    }
+
+
+KINDS = ("json", "table", "lines", "scrape", "range", "csv", "log")
+DAMAGE = ("1.2.3", ",", "-1", "1e400", "NaN", "null", "[]", '"x"', "9" * 40, "\n", "\0", "\ufffd", "{", "}")
+
+
+@given(data=st.data(), kind=st.sampled_from(KINDS))
+@settings(max_examples=150, deadline=None)
+def test_damage_is_refused_with_the_file_or_leaves_finite_figures(data: st.DataObject, kind: str) -> None:
+    text = texts()[kind]
+    for _ in range(data.draw(st.integers(1, 3))):
+        numbers = [m.span() for m in re.finditer(r"[\d.]+", text)] or [(0, 0)]
+        start, end = data.draw(st.sampled_from(numbers))
+        text = text[:start] + data.draw(st.sampled_from(DAMAGE)) + text[end:]
+    text = text[: data.draw(st.integers(0, len(text)))] if data.draw(st.booleans()) else text
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "input"
+        path.write_text(text, encoding="utf-8")
+        for read in (read_results, lambda p: read_metrics([p]), read_engine_log):
+            try:
+                found = read(path)
+            except InputError as error:
+                assert str(path) in str(error)
+                continue
+            for one in found[0] if isinstance(found, tuple) else [found]:
+                assert all(0 <= value < 1e20 for value in one.figures.values())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any
 
 from hisparse_sim.errors import InputError
 from hisparse_sim.validation.measured.evidence import Evidence, read_measured, spread
+from hisparse_sim.workload.traces.rows import MAX_CLOCK
 
 NEEDED = ("duration", "completed", "total_input_tokens", "total_output_tokens", "total_token_throughput")
 """What every result has (vllm/benchmarks/serve.py, and benchmark_serving.py before it)."""
@@ -146,6 +146,8 @@ def _result(data: Any, where: str) -> Bench:
                 bench.figures[f"{ours}_{point.replace('median', 'p50')}"] = value / 1000
     if (rate := _figure(bench, data, "spec_decode_acceptance_rate")) is not None:
         bench.figures["draft_acceptance"] = rate / 100  # printed in per cent, too
+    if bench.model:
+        bench.notes.append(f"of model {bench.model}")
     _sent_how(bench, data)
     _details(bench, data)
     return bench
@@ -169,12 +171,7 @@ def _figure(bench: Bench, data: Mapping[str, Any], name: str) -> float | None:
     value = data.get(name)
     if value is None:
         return None
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float))
-        or not math.isfinite(value)
-        or value < 0
-    ):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < MAX_CLOCK:
         bench.problems.append(f"{bench.path}: {name}: {value!r:.40} is no figure; left out")
         return None
     return float(value)
@@ -210,10 +207,11 @@ def _details(bench: Bench, data: Mapping[str, Any]) -> None:
         bench.sent = [
             Sent(int(p), max(1, int(o)), t) for p, o, t in zip(prompts, outputs, times, strict=True) if p > 0
         ]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         bench.problems.append(f"{bench.path}: input_lens, output_lens or start_times hold other than numbers")
         return
     ttfts = lists["ttfts"]
-    if isinstance(ttfts, list) and "ttfts" not in short and all(isinstance(t, (int, float)) for t in ttfts):
-        done = [float(t) for t, o in zip(ttfts, outputs, strict=True) if o]
-        bench.figures = spread("ttft_s", done) | bench.figures
+    if isinstance(ttfts, list) and "ttfts" not in short:
+        done = [t for t, o in zip(ttfts, outputs, strict=True) if o]
+        if all(isinstance(t, (int, float)) and 0 <= t < MAX_CLOCK for t in done):
+            bench.figures = spread("ttft_s", done) | bench.figures

@@ -6,6 +6,7 @@ import re
 
 from hisparse_sim.errors import InputError
 from hisparse_sim.validation.measured.bench import Bench
+from hisparse_sim.workload.traces.rows import MAX_CLOCK
 
 RULE = "Serving Benchmark Result ===="
 _LABELS = {
@@ -62,16 +63,16 @@ def _take(bench: Bench, line: str) -> None:
         value = float(printed)
     except ValueError:
         return
-    if value != value or value < 0:
+    if label == "request rate configured (rps)":
+        bench.request_rate_per_s = value
+    elif not 0 <= value < MAX_CLOCK:
         return
-    if label in _LABELS:
+    elif label in _LABELS:
         bench.figures[_LABELS[label]] = value
     elif latency := _LATENCY.fullmatch(label):
         point = latency[1].replace("median", "p50")
         bench.figures[f"{_NAMES[latency[2]]}_{point}"] = value / 1000
     elif label == "acceptance rate (%)":
         bench.figures["draft_acceptance"] = value / 100
-    elif label == "request rate configured (rps)":
-        bench.request_rate_per_s = value
     elif label == "maximum request concurrency":
         bench.max_concurrency = int(value)

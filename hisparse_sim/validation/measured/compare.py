@@ -88,7 +88,9 @@ def measure(
         found.settings = settings_of(found.contradictions)
         theirs: dict[str, float] = {}
         if found.settings:
-            right = _attempt(found, lambda: set_right(asked, found.settings), "the scenario set right")
+            # A run is of one replica, whatever a deployment has.
+            one = {path: value for path, value in found.settings.items() if path != "engine.dp"}
+            right = _attempt(found, lambda: set_right(asked, one), "the scenario set right")
             if right is not None:
                 theirs, _ = _simulated(right, found, progress)
         found.rows = rows_of(found.evidence, ours, theirs)
@@ -144,8 +146,11 @@ def _simulated(
     return figures(result), result.summary
 
 
-def check_inputs(inputs: Inputs) -> None:
-    """Raises InputError if nothing is given, or a result is chosen of nothing."""
+def check_inputs(inputs: Inputs, corrected: Path | None = None) -> None:
+    """Raises InputError if nothing is given, a result is chosen of none, or an input would be overwritten."""
+    given = [path for path in (inputs.bench, *inputs.metrics, inputs.log) if path is not None]
+    if corrected is not None and corrected.resolve() in [path.resolve() for path in given]:
+        raise InputError("is one of the inputs; name another file", where=f"--corrected {corrected}")
     if inputs.bench is None and not inputs.metrics and inputs.log is None:
         raise InputError("give at least one of --bench, --metrics and --log", where="validate measured")
     if inputs.result is not None and inputs.bench is None:

@@ -91,7 +91,7 @@ def _settings(scenario: Scenario, pools: PoolSizes | None, said: Evidence) -> It
             "hot_rows": startup.hot_rows,
             "kv_cache_dtype": startup.kv_cache_dtype,
         }
-        given = {name: value for name, value in also.items() if value is not None} | given
+        given |= {name: value for name, value in also.items() if value is not None}
         if startup.hisparse_blocks is not None and scenario.engine.mode != "hisparse":
             yield Contradiction("mode", scenario.engine.mode, "hisparse", "log", {"engine.mode": "hisparse"})
     if isinstance(said, EngineLog):
@@ -102,8 +102,18 @@ def _settings(scenario: Scenario, pools: PoolSizes | None, said: Evidence) -> It
             continue
         if name == "ep" and not scenario.model.num_experts:
             continue
-        cure = {f"engine.{name}": _dtype(value) if name == "kv_cache_dtype" else value}
+        right = _dtype(value) if name == "kv_cache_dtype" else value
+        cure = {f"engine.{name}": right} if _allowed(scenario, name, right) else {}
         yield Contradiction(name, ours, value, said.kind, cure)
+
+
+def _allowed(scenario: Scenario, name: str, value: Any) -> bool:
+    """Whether the engine's field may hold it: logs print -1 for auto, or a dtype that is not modelled."""
+    try:
+        type(scenario.engine).model_validate({**scenario.engine.model_dump(), name: value})
+    except ValueError:
+        return False
+    return True
 
 
 def _version(scenario: Scenario, version: str) -> Iterator[Contradiction]:

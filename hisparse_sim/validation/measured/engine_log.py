@@ -15,7 +15,7 @@ from hisparse_sim.scenario.vllm_log import StartupLog, parse_log
 from hisparse_sim.validation.measured.evidence import Evidence, read_measured
 from hisparse_sim.validation.measured.samples import Sample, add_samples
 
-_N, _F = r"(\d+)", r"([\d.]+)"
+_N, _F = r"(\d+)", r"(\d+(?:\.\d+)?)"
 _GAUGES = {
     "running": rf"Running: {_N} reqs?",
     "waiting": rf"(?:Waiting|Pending): {_N} reqs?",
@@ -25,6 +25,7 @@ _GAUGES = {
     "prefix_hit_rate": rf"(?<!External )[Pp]refix cache hit rate: (?:GPU: )?{_F}%",
     "external_hit_rate": rf"External prefix cache hit rate: {_F}%",
 }
+_SEARCHES = {name: re.compile(pattern) for name, pattern in _GAUGES.items()}
 _SHARES = ("kv_usage", "prefix_hit_rate", "external_hit_rate")
 _PERIODIC = re.compile(r"Avg prompt throughput|Avg generation throughput|Running: \d+ req")
 _WHOLE = re.compile(r"Running: \d+ reqs?,.*(?:Waiting|Pending): \d+ reqs?,.*GPU KV cache usage: [\d.]+%")
@@ -37,7 +38,7 @@ _VERSION = re.compile(
     r"vLLM API server version (\d[\w.+]*)|LLM engine \(v(\d[\w.+]*)\)|  version (\d[\w.+]*)"
 )
 _HISPARSE = re.compile(r"HiSparse (hot-buffer hits|hot-buffer misses|host-to-device bytes|host pool usage %)"
-                       r"\s*[=:]\s*([\d.]+)")  # fmt: skip
+                       r"\s*[=:]\s*(\d+(?:\.\d+)?)")  # fmt: skip
 _OFFLOAD = re.compile(r"(CPU_to_GPU|GPU_to_CPU)_total_bytes=(\d+)")
 _FIELDS = {
     "max_model_len": "max_model_len",
@@ -84,12 +85,14 @@ def read_engine_log(path: Path, *, ended: datetime | None = None, duration_s: fl
             f"{where}:{line}: ends in the middle of a line ({last[-60:]!r}), which is left out"
         )
         text = text[: len(text) - len(last)]
+    # Lines of every ten seconds are most of a long log, and say nothing of its start.
+    rare = re.sub(r"[^\n]*Avg generation throughput[^\n]*\n", "", text)
     try:
-        log.startup = parse_log(text, where=where)
+        log.startup = parse_log(rare, where=where)
     except InputError as error:
         missing = error.message
-    log.settings = dict(_arguments(text))
-    if found := _VERSION.findall(text):
+    log.settings = dict(_arguments(rare))
+    if found := _VERSION.findall(rare):
         log.version = next(v for v in found[-1] if v)
     begins = _last_start(text)
     log.samples = list(_samples(text[begins:]))
@@ -132,9 +135,9 @@ def _samples(text: str) -> Iterator[Sample]:
         if not _WHOLE.search(line) and after and not _NEW_LINE.match(after):
             line += after
         found: dict[str, Any] = {}
-        for name, pattern in _GAUGES.items():
-            if match := re.search(pattern, line):
-                found[name] = float(match[1].rstrip(".")) / (100 if name in _SHARES else 1)
+        for name, pattern in _SEARCHES.items():
+            if match := pattern.search(line):
+                found[name] = float(match[1]) / (100 if name in _SHARES else 1)
         engine = re.search(r"Engine (\d+)", line)
         if found:
             yield Sample(time_s=_seconds(line), engine=engine[1] if engine else "000", **found)
@@ -170,7 +173,7 @@ def _transfers(text: str, log: EngineLog) -> None:
     """Lines of KV transfers, each of what happened since the one before."""
     hisparse: dict[str, list[float]] = {}
     for key, value in _HISPARSE.findall(text):
-        hisparse.setdefault(key, []).append(float(value.rstrip(".")))
+        hisparse.setdefault(key, []).append(float(value))
     hits, misses = (sum(hisparse.get(f"hot-buffer {what}", [])) for what in ("hits", "misses"))
     if hits + misses:
         log.figures["hot_hit_rate"] = hits / (hits + misses)

@@ -20,6 +20,7 @@ from hisparse_sim.validation.measured.evidence import Evidence, read_measured
 from hisparse_sim.validation.measured.prometheus import Scrape, minus, parse_scrape, quantile
 from hisparse_sim.validation.measured.range_query import read_range
 from hisparse_sim.validation.measured.samples import Sample, add_samples
+from hisparse_sim.workload.traces.rows import MAX_CLOCK
 
 RUNNING = ("vllm:num_requests_running",)
 WAITING = ("vllm:num_requests_waiting",)
@@ -64,8 +65,15 @@ def read_metrics(paths: Sequence[Path]) -> Evidence:
                          where="--metrics")  # fmt: skip
     found = Evidence("metrics", str(paths[-1]))
     if len(paths) == 2:
-        before, after = (_scrape(path, found) for path in paths)
-        _between(before, after, found, paths)
+        scrapes = [_scrape(path, found) for path in paths]
+        before, after = scrapes
+        if before is not None and after is not None:
+            _between(before, after, found, paths)
+        elif (one := before or after) is not None:
+            _figures(one, found, since="since the engine started")
+        else:
+            raise InputError("; ".join(found.problems))
+        _know_something(found)
         return found
     path = paths[0]
     text, found.problems = read_measured(path)
@@ -95,9 +103,14 @@ def _json(text: str, where: str) -> Any:
         raise InputError("is no whole JSON; the file may be cut", where=f"{where}:{line}") from None
 
 
-def _scrape(path: Path, found: Evidence) -> Scrape:
-    text, problems = read_measured(path)
-    scrape = parse_scrape(text, str(path))
+def _scrape(path: Path, found: Evidence) -> Scrape | None:
+    """One of two; none, and a problem more, if it is none."""
+    try:
+        text, problems = read_measured(path)
+        scrape = parse_scrape(text, str(path))
+    except InputError as error:
+        found.problems.append(str(error))
+        return None
     found.problems += problems + scrape.problems
     return scrape
 
@@ -113,7 +126,6 @@ def _between(before: Scrape, after: Scrape, found: Evidence, paths: Sequence[Pat
         _figures(after, found, since="since the engine started")
     else:
         _figures(minus(after, before), found, since="between the scrapes")
-    _know_something(found)
 
 
 def _figures(scrape: Scrape, found: Evidence, *, since: str) -> None:
@@ -232,7 +244,10 @@ def _table(text: str, found: Evidence) -> None:
 
 def _row(row: dict[str, Any]) -> Sample:
     def value(*names: str) -> float | None:
-        return next((float(row[name]) for name in names if name in row), None)
+        found = next((float(row[name]) for name in names if name in row), None)
+        if found is not None and not 0 <= found < MAX_CLOCK:
+            raise ValueError("is no gauge")
+        return found
 
     percent = value("kv_cache_pct", "kv_cache_usage_pct")
     return Sample(

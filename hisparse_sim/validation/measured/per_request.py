@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from hisparse_sim.errors import InputError
 from hisparse_sim.validation.measured.bench import Bench, Sent
 from hisparse_sim.validation.measured.evidence import spread
 from hisparse_sim.workload.traces.formats import FORMATS
+from hisparse_sim.workload.traces.rows import MAX_CLOCK
 
 _LENGTHS = FORMATS[-1].names
 """The names of the plain format of traces."""
@@ -88,7 +88,7 @@ def _number(row: Row, names: Sequence[str]) -> float | None:
             value = float(row[name])
         except (KeyError, TypeError, ValueError):
             continue
-        if math.isfinite(value):
+        if abs(value) < MAX_CLOCK:
             return value
     return None
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from hisparse_sim.errors import InputError
+from hisparse_sim.workload.traces.rows import MAX_CLOCK
 
 _SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)\s*(?:\{(.*)\})?\s+(\S+)(?:\s+-?[\d.]+)?(?:\s+#.*)?")
 _LABEL = re.compile(r'\s*(\w+)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)')
@@ -84,7 +85,7 @@ def parse_scrape(text: str, where: str) -> Scrape:
         value = _number(match[3]) if match else None
         if match is None or value is None:
             bad.append(number)
-        elif not math.isnan(value):
+        elif 0 <= value < MAX_CLOCK:  # -1: nothing was asked for a rate
             labels = tuple(sorted(_LABEL.findall(match[2] or "")))
             scrape.samples.setdefault(match[1], {})[labels] = value
     if not scrape.samples:

@@ -6,7 +6,6 @@ Format: prometheus.io/docs/prometheus/latest/querying/api.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -15,6 +14,7 @@ from typing import Any
 from hisparse_sim.errors import InputError
 from hisparse_sim.validation.measured.evidence import Evidence
 from hisparse_sim.validation.measured.samples import Sample, add_samples
+from hisparse_sim.workload.traces.rows import MAX_CLOCK
 
 Points = list[tuple[float, float]]
 
@@ -114,7 +114,7 @@ def _points(result: Mapping[str, Any]) -> Points:
             time_s, value = float(pair[0]), float(pair[1])
         except (TypeError, ValueError, IndexError):
             continue
-        if math.isfinite(value):
+        if 0 <= value < MAX_CLOCK:
             found.append((time_s, value))
     return found
 
