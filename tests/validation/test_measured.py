@@ -21,7 +21,7 @@ from hisparse_sim.scenario.loader import load_scenario, scenario_from_mapping
 from hisparse_sim.scenario.scenario import Scenario
 from hisparse_sim.simulation.result import Result
 from hisparse_sim.simulation.run import simulate
-from hisparse_sim.validation.measured.bench import Bench, Sent, read_results
+from hisparse_sim.validation.measured.bench import Bench, Sent, read_bench, read_results
 from hisparse_sim.validation.measured.compare import Inputs, measure
 from hisparse_sim.validation.measured.contradictions import contradictions
 from hisparse_sim.validation.measured.corrected import settings_of
@@ -281,6 +281,22 @@ def test_settings_of_a_log_are_set_against_the_scenarios(tmp_path: Path) -> None
         "engine.gpu_memory_utilization": 0.5,
         "engine.kv_cache_dtype": "fp8",
     }
+
+
+def test_acceptance_by_position_corrects_that_of_the_scenario(tmp_path: Path) -> None:
+    drafts = load_scenario("stream-1m-8xh200", overrides=["engine.mtp=3"])
+    text = (
+        "== Serving Benchmark Result ====\nSuccessful requests: 3\nBenchmark duration (s): 4.5\n"
+        "Total input tokens: 30\nTotal generated tokens: 60\nPer-position acceptance (%):\n"
+        "  Position 0:     36.59\n  Position 1:    20.39\n  Position 2:     7.00\n" + "=" * 50
+    )
+    (tmp_path / "out.txt").write_text(text)
+    bench = read_bench(tmp_path / "out.txt")
+    shares = [0.3659, 0.2039, 0.07]
+    assert settings_of(contradictions(drafts, [bench])) == {"engine.mtp_acceptance": shares}
+    assert contradictions(load_scenario("stream-1m-8xh200"), [bench]) == []  # it drafts nothing
+    alike = load_scenario("stream-1m-8xh200", overrides=["engine.mtp=3", f"engine.mtp_acceptance={shares}"])
+    assert contradictions(alike, [bench]) == []
 
 
 def test_an_engine_that_refused_to_start_says_how_long_it_may(tmp_path: Path) -> None:

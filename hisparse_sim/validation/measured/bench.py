@@ -146,6 +146,9 @@ def _result(data: Any, where: str) -> Bench:
                 bench.figures[f"{ours}_{point.replace('median', 'p50')}"] = value / 1000
     if (rate := _figure(bench, data, "spec_decode_acceptance_rate")) is not None:
         bench.figures["draft_acceptance"] = rate / 100  # printed in per cent, too
+    positions = data.get("spec_decode_per_position_acceptance_rates")
+    if isinstance(positions, list) and all(isinstance(p, (int, float)) and 0 <= p <= 1 for p in positions):
+        bench.settings["mtp_acceptance"] = [round(p, 4) for p in positions]
     if bench.model:
         bench.notes.append(f"of model {bench.model}")
     _sent_how(bench, data)

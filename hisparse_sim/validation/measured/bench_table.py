@@ -72,6 +72,8 @@ def _take(bench: Bench, line: str) -> None:
     elif latency := _LATENCY.fullmatch(label):
         point = latency[1].replace("median", "p50")
         bench.figures[f"{_NAMES[latency[2]]}_{point}"] = value / 1000
+    elif re.fullmatch(r"position \d+", label):
+        bench.settings.setdefault("mtp_acceptance", []).append(round(value / 100, 4))
     elif label == "acceptance rate (%)":
         bench.figures["draft_acceptance"] = value / 100
     elif label == "maximum request concurrency":

@@ -16,6 +16,7 @@ from hisparse_sim.validation.measured.evidence import Evidence
 
 TOLERANCE = 0.005
 """Printed figures have two decimals; agreement within half a percent is agreement."""
+_ACCEPTED_ALIKE = 0.01
 POOL_FIELDS = ("available_kv_gib", "num_gpu_blocks", "kv_tokens")
 
 
@@ -24,8 +25,8 @@ class Contradiction:
     """``settings``: scenario fields by path that would set it right; empty: none would."""
 
     what: str
-    assumed: float | str
-    found: float | str
+    assumed: float | str | list[float]
+    found: float | str | list[float]
     source: str
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -33,7 +34,7 @@ class Contradiction:
     def sentence(self) -> str:
         """As a line."""
         difference = ""
-        if not isinstance(self.assumed, str) and not isinstance(self.found, str) and self.assumed:
+        if isinstance(self.assumed, (int, float)) and isinstance(self.found, (int, float)) and self.assumed:
             difference = f" ({self.found / self.assumed - 1:+.1%})"
         cure = ", ".join(f"{path}={value}" for path, value in self.settings.items() if value is not None)
         return (
@@ -52,10 +53,12 @@ class Contradiction:
         }
 
 
-def show(value: float | str) -> str:
+def show(value: float | str | list[float]) -> str:
     """With thousands apart."""
     if isinstance(value, (str, bool)):
         return str(value)
+    if isinstance(value, list):
+        return ", ".join(f"{part:.2f}" for part in value)
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
 
 
@@ -128,6 +131,8 @@ def _assumed(scenario: Scenario, pools: PoolSizes | None, name: str) -> Any:
     engine = scenario.engine
     if name == "tp":
         return scenario.tp
+    if name == "mtp_acceptance":  # of drafts that are not drafted nothing is said
+        return list(engine.acceptance) or None
     if name == "max_model_len":
         return pools.max_model_len if pools is not None else engine.max_model_len
     if name == "block_size":
@@ -141,6 +146,9 @@ def _assumed(scenario: Scenario, pools: PoolSizes | None, name: str) -> Any:
 def _same(name: str, ours: Any, theirs: Any) -> bool:
     if theirs in ("auto", None):
         return True
+    if name == "mtp_acceptance":
+        pairs = zip(ours, theirs, strict=False)
+        return len(theirs) < len(ours) or all(abs(a - b) <= _ACCEPTED_ALIKE for a, b in pairs)
     if name == "kv_cache_dtype":
         return _dtype(theirs) == _dtype(ours) or _dtype(theirs) == "auto"
     if isinstance(ours, str) and ours != "auto":
