@@ -22,6 +22,7 @@ from hisparse_sim.scenario.scenario import Scenario
 from hisparse_sim.simulation.result import Result
 from hisparse_sim.simulation.run import simulate
 from hisparse_sim.validation.measured.bench import Bench, Sent, read_bench, read_results
+from hisparse_sim.validation.measured.causes import likely_cause
 from hisparse_sim.validation.measured.compare import Inputs, measure
 from hisparse_sim.validation.measured.contradictions import contradictions
 from hisparse_sim.validation.measured.corrected import settings_of
@@ -319,6 +320,26 @@ def test_the_largest_error_is_that_of_the_largest_ratio() -> None:
     ]
     assert largest(rows) is rows[0]
     assert largest(rows[2:]) is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([("prefix_hit_rate", 0.6, 0.0), ("gpu_kv_usage_max", 0.4, 0.2)], "share other beginnings"),
+        ([("draft_acceptance", 0.2, 0.6), ("tpot_s_mean", 0.04, 0.03)], "drafts are accepted otherwise"),
+        ([("hot_hit_rate", 0.9, 0.4), ("tpot_s_mean", 0.04, 0.06)], "selected rows repeat otherwise"),
+        ([("ttft_s_mean", 60.0, 0.1), ("gpu_kv_usage_max", 1.0, 0.2)], "KV memory was full (100%)"),
+        ([("ttft_s_mean", 60.0, 10.0), ("tpot_s_mean", 0.03, 0.01)], "the engine's speed"),
+        ([("tpot_s_mean", 0.1, 0.03), ("running_mean", 30, 10)], "another number of requests at a time"),
+        ([("tpot_s_mean", 0.1, 0.03), ("running_mean", 30, 30)], "the price of steps (profile p)"),
+    ],
+)
+def test_the_cause_is_the_first_other_figure_that_would_bring_it_about(
+    rows: list[tuple[str, float, float]], words: str
+) -> None:
+    made = [Row(metric, "log", measured, found) for metric, measured, found in rows]
+    assert words in likely_cause(made, [], {"calibration": "p"})[1]
+    assert likely_cause([Row("ttft_s_mean", "log", 1.0, 1.0)], [], {}) == []
 
 
 @pytest.mark.parametrize(

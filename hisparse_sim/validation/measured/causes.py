@@ -53,7 +53,7 @@ def _by_other_figures(
     off: dict[str, tuple[float, float | None]] = {}
     for row in rows:
         value = row.corrected if set_right and row.corrected is not None else row.simulated
-        if row.metric != worst.metric and apart(row.metric, row.measured, value) > _OFF:
+        if apart(row.metric, row.measured, value) > _OFF:
             off.setdefault(row.metric, (row.measured, value))
 
     def named(*metrics: str) -> str | None:
@@ -65,6 +65,7 @@ def _by_other_figures(
         return f"drafts are accepted otherwise; engine.mtp_acceptance sets it ({_pair(off[accepted])})"
     if hot := named("hot_hit_rate"):
         return f"selected rows repeat otherwise; locality sets it ({hot}: {_pair(off[hot])})"
+    off.pop(worst.metric, None)  # what follows is what brings it about
     waits = any(mark in worst.metric for mark in _WAITS)
     full = off.get("gpu_kv_usage_max")
     if waits and full is not None and full[0] > _FULL > (full[1] or 0):
