@@ -17,6 +17,7 @@ from hisparse_sim.report.page.over_time import MOST_INTERVALS, over_time
 from hisparse_sim.report.run_files import REQUEST_COLUMNS, STEP_COLUMNS
 from hisparse_sim.report.run_picture import RunPicture
 from hisparse_sim.report.series import TimeGrid
+from hisparse_sim.simulation.summary import SCHEMA
 
 
 def data_of(page: Path) -> dict[str, Any]:
@@ -89,21 +90,33 @@ def test_runs_that_cannot_be_read_are_named_and_the_others_used(
     cut = copy(runs["offload"], tmp_path / "cut")
     (cut / "steps.parquet").write_bytes((cut / "steps.parquet").read_bytes()[:500])
     page = tmp_path / "page.html"
-    folders = [failed, runs["hisparse"], other, cut, tmp_path / "nowhere"]
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "summary.json").write_text('{"pools": "of another tool", "warnings": 3}')
+    folders = [failed, runs["hisparse"], other, cut, foreign, tmp_path / "nowhere"]
     assert command(["report", *map(str, folders), "-o", str(page)]) == 2
     shown = capsys.readouterr()
     assert shown.out == f"{page}\n"
     lines = shown.err.splitlines()
-    assert len(lines) == 4 and all(line.startswith("error: ") for line in lines)
+    assert len(lines) == 5 and all(line.startswith("error: ") for line in lines)
     for line, folder, why in zip(
         lines,
-        (failed, other, cut, tmp_path / "nowhere"),
-        ("No such file", "hisparse-sim/summary/9", "not a whole Parquet file", "No such file"),
+        (failed, other, cut, foreign, tmp_path / "nowhere"),
+        ("No such file", "hisparse-sim/summary/9", "not a whole Parquet", "no summary that", "No such file"),
         strict=True,
     ):
         assert str(folder) in line and why in line
         assert str(folder) in page.read_text()
     assert len(data_of(page)["runs"]) == 1
+
+
+def test_a_run_that_goes_on_says_so(runs: dict[str, Path], tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert (
+        command(["report", str(copy(runs["offload"], tmp_path / "run", complete=False)), "-o", str(page)])
+        == 0
+    )
+    assert "not complete" in page.read_text()
 
 
 def test_without_any_run_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,7 +176,7 @@ def test_a_long_run_makes_a_page_below_five_megabytes(tmp_path: Path) -> None:
     steps.to_parquet(folder / "steps.parquet")
     requests.assign(request_id="r", session="s", status="completed").to_parquet(folder / "requests.parquet")
     pools = {"num_gpu_blocks": 3001, "num_host_blocks": 2001, "block_size": 64, "resident_groups": 1}
-    summary = {"scenario": "long", "mode": "hisparse", "pools": pools}
+    summary = {"schema": SCHEMA, "scenario": "long", "mode": "hisparse", "pools": pools}
     (folder / "summary.json").write_text(json.dumps(summary))
     page = tmp_path / "page.html"
     assert command(["report", str(folder), "-o", str(page)]) == 0

@@ -107,6 +107,21 @@ def test_dragging_over_a_chart_zooms_all_charts_and_a_double_click_shows_all(pag
     assert shown(opened) == [0, 1]
 
 
+def test_labels_of_a_zoomed_axis_say_where_they_stand(page: Path, show: Show) -> None:
+    opened = show(page)
+    for width in (1, 0.37, 0.011, 0.0004):
+        labels = opened.execute_script(
+            """
+            const [low, high] = [timelines.all[1] * 0.3, timelines.all[1] * (0.3 + 0.7 * arguments[0])];
+            const marks = ticks(low / timeScale, high / timeScale, 6);
+            return marks.map((t) => [t, parseFloat(time(t * timeScale, high - low).replaceAll(',', ''))])""",
+            width,
+        )
+        assert len(labels) > 2
+        for exact, label in labels:
+            assert label == pytest.approx(exact, rel=1e-9)
+
+
 def test_wheel_buttons_and_keys_zoom_too(page: Path, show: Show) -> None:
     opened = show(page)
     mouse(opened, "mouseWheel", 0.5, deltaX=0, deltaY=-300, modifiers=2)

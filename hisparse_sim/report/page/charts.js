@@ -170,6 +170,7 @@ class Chart {
     }
     this.overlay(g, colour);
     g.restore();
+    this.mark(g, colour, h);
     this.say();
     if (document.activeElement === this.canvas && this.domain.cursor !== null) this.canvas.setAttribute("aria-description", this.reading());
   }
@@ -257,10 +258,16 @@ class Chart {
     if (x === null) return;
     const at = this.px(x);
     g.strokeStyle = colour("soft"); g.lineWidth = 1; g.beginPath(); g.moveTo(at, this.up); g.lineTo(at, this.up + this.tall); g.stroke();
-    const label = this.domain.format(x, (this.domain.shown[1] - this.domain.shown[0]) / 10), wide = g.measureText(label).width + 8;
-    const left = Math.min(Math.max(at - wide / 2, this.left), this.left + this.wide - wide);
-    g.fillStyle = colour("ink"); g.fillRect(left, this.up, wide, 16);
-    g.fillStyle = colour("bg"); g.textAlign = "left"; g.textBaseline = "middle"; g.fillText(label, left + 4, this.up + 8.5);
+  }
+
+  // Where the cursor stands, over the labels of the axis.
+  mark(g, colour, h) {
+    const x = this.domain.cursor;
+    if (x === null) return;
+    const label = this.domain.format(x, this.domain.shown[1] - this.domain.shown[0]), wide = g.measureText(label).width + 8;
+    const left = Math.min(Math.max(this.px(x) - wide / 2, 0), this.left + this.wide + 8 - wide);
+    g.fillStyle = colour("ink"); g.fillRect(left, h - 18, wide, 17);
+    g.fillStyle = colour("bg"); g.textAlign = "left"; g.textBaseline = "middle"; g.fillText(label, left + 4, h - 9);
   }
 
   value(line) {

@@ -6,10 +6,10 @@ const [timeUnit, timeScale] = ((end) => {
   return end < 0.5 ? ["ms", 1e-3] : ["s", 1];
 })(Math.max(0, ...DATA.runs.map((run) => run.end_s)));
 
-// A time, with as many digits as its neighbours a tenth of `width` away need to differ.
+// A time, with as many digits as its neighbours a fortieth of `width` away need to differ.
 function time(x, width) {
   const step = (width || 1) / 10 / timeScale;
-  const digits = Math.min(6, Math.max(0, Math.ceil(-Math.log10(step || 1))));
+  const digits = Math.min(6, Math.max(0, Math.ceil(1 - Math.log10(step || 1))));
   return `${Number((x / timeScale).toFixed(digits)).toLocaleString("en-US", { maximumFractionDigits: 6 })} ${timeUnit}`;
 }
 

@@ -59,10 +59,11 @@ def make_report(folders: Sequence[Path]) -> Report:
 def _read(folder: Path) -> RunPicture:
     of = RunFolder(folder)
     summary = of.summary()
-    schema = summary.get("schema", SCHEMA)
+    schema = summary.get("schema")
     if schema != SCHEMA:
+        what = "no summary that `hisparse-sim run` wrote" if schema is None else str(schema)
         raise InputError(
-            f"is {schema}, and this version reads {SCHEMA}; simulate its scenario.yaml again",
+            f"is {what}, and this version reads {SCHEMA}; simulate its scenario.yaml again",
             where=str(folder / "summary.json"),
         )
     return RunPicture.read(of)
