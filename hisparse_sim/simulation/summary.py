@@ -92,10 +92,10 @@ from hisparse_sim.simulation.columns import StepLog
 from hisparse_sim.simulation.links import D2H, H2D, HostLink
 from hisparse_sim.simulation.recorder import Recorder
 from hisparse_sim.simulation.replica import Replica
+from hisparse_sim.simulation.schema import SCHEMA
 from hisparse_sim.simulation.served import by_group, counts, ratio, served, spread_of_counts
 from hisparse_sim.simulation.survival import NONE, Ending
 
-SCHEMA = "hisparse-sim/summary/1"
 SAMPLE_S = 30.0
 SHORT_RUN_S = 600.0
 SHORT_RUN_SAMPLES = 20

@@ -17,7 +17,7 @@ from hisparse_sim.report.page.over_time import MOST_INTERVALS, over_time
 from hisparse_sim.report.run_files import REQUEST_COLUMNS, STEP_COLUMNS
 from hisparse_sim.report.run_picture import RunPicture
 from hisparse_sim.report.series import TimeGrid
-from hisparse_sim.simulation.summary import SCHEMA
+from hisparse_sim.simulation.schema import SCHEMA
 
 
 def data_of(page: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from hisparse_sim.report.page.over_time import latencies, over_time
 from hisparse_sim.report.page.question import heading, question, read_asked
 from hisparse_sim.report.run_files import RunFolder
 from hisparse_sim.report.run_picture import RunPicture, names
-from hisparse_sim.simulation.summary import SCHEMA
+from hisparse_sim.simulation.schema import SCHEMA
 
 MOST_RUNS = 12
 """Lines and columns of more cannot be told apart."""
