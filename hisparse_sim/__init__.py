@@ -15,11 +15,13 @@ if TYPE_CHECKING:
         Run,
         compare,
         estimate,
+        save_workload,
         scenario,
         simulate,
         sweep,
     )
     from hisparse_sim.measurements import Measurement, measured
+    from hisparse_sim.scenario.scenario import Scenario
     from hisparse_sim.studies import (
         Anatomy,
         Expected,
@@ -31,8 +33,13 @@ if TYPE_CHECKING:
         sensitivity,
     )
 
-_MEASUREMENTS = {"Measurement", "measured"}
-_STUDIES = {"Anatomy", "Expected", "Plan", "Sensitivity", "expected", "explain", "plan", "sensitivity"}
+_STUDIES = ("Anatomy", "Expected", "Plan", "Sensitivity", "expected", "explain", "plan", "sensitivity")
+_HOMES = {
+    "Scenario": "scenario.scenario",
+    **dict.fromkeys(_STUDIES, "studies"),
+    **dict.fromkeys(("Measurement", "measured"), "measurements"),
+}
+"""Modules of names that are not in ``api``."""
 __all__ = [
     "Anatomy",
     "Comparison",
@@ -42,6 +49,7 @@ __all__ = [
     "Measurement",
     "Plan",
     "Run",
+    "Scenario",
     "Sensitivity",
     "__version__",
     "compare",
@@ -50,6 +58,7 @@ __all__ = [
     "explain",
     "measured",
     "plan",
+    "save_workload",
     "scenario",
     "sensitivity",
     "simulate",
@@ -60,8 +69,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # Rooms of the package have some of these names, too; the functions come first, and only when asked for.
     if name in __all__:
-        module = "studies" if name in _STUDIES else "measurements" if name in _MEASUREMENTS else "api"
-        return getattr(import_module(f"hisparse_sim.{module}"), name)
+        return getattr(import_module(f"hisparse_sim.{_HOMES.get(name, 'api')}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -43,6 +43,7 @@ __all__ = [
     "Run",
     "compare",
     "estimate",
+    "save_workload",
     "scenario",
     "simulate",
     "sweep",
@@ -75,6 +76,20 @@ def _text(value: Any) -> str:
         return json.dumps(value)
     except TypeError:
         return str(value)
+
+
+def save_workload(what: Scenario | str | Path, path: str | Path) -> int:
+    """Write the requests of a scenario's workload to a .jsonl, .jsonl.gz or .parquet file; how many.
+
+    ``{"workload": {"kind": "trace", "path": path}}`` plays them again, the same for every engine.
+    """
+    from hisparse_sim.workload.make import make_workload
+    from hisparse_sim.workload.save import save
+
+    asked = scenario(what) if isinstance(what, str | Path) else what
+    workload = make_workload(asked.workload, asked.seed, check=False)
+    about = {"source": asked.name, "seed": asked.seed, **getattr(workload, "about", {})}
+    return save(workload, Path(path), about=about)
 
 
 def simulate(what: Scenario | str | Path, *, progress: bool | None = None) -> Run:
@@ -252,7 +267,7 @@ def sweep(
     jobs: int = 1,
     folder: str | Path | None = None,
 ) -> pd.DataFrame:
-    """A row a point and seed of the grid ``vary`` (``{"workload.concurrency": [8, 16]}``).
+    """A row a point and seed of the grid ``vary`` (``{"workload.concurrency": [8, 16]}``), in its order.
 
     ``folder``: where it is kept and goes on from; none: nowhere.
     """
@@ -273,7 +288,8 @@ def sweep(
         raise KeyboardInterrupt
     if outcome.lost:
         raise InputError(f"workers were lost: {outcome.lost}", where="jobs")
-    return outcome.frame
+    place = {point.key: number for number, point in enumerate(points)}
+    return outcome.frame.sort_values("key", key=lambda keys: keys.map(place), ignore_index=True)
 
 
 def _drawn(name: str, runs: Sequence[RunPicture]) -> Figure:

@@ -171,12 +171,14 @@ class Expected:
 
     @cached_property
     def data(self) -> dict[str, Any]:
-        """Rates over all replicas; ``ttft_p95`` and the like; ``limit``: what ends growth."""
+        """Over all replicas; ``ttft_p95`` and the like; ``most_at_once``: requests that fit; ``limit``: what
+        ends growth."""
         served = self.found.served
         return {
             "requests_per_s": served.requests_per_s * self.found.sized.replicas,
             "output_tokens_per_s": self.found.output_tokens_per_s,
             "decoding": served.decoding * self.found.sized.replicas,
+            "most_at_once": self.found.sized.steady.most * self.found.sized.replicas,
             "prefix_hit_share": served.hit_share,
             **served.figures,
             "limit": served.limit,

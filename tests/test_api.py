@@ -60,10 +60,23 @@ def test_a_sweep_is_a_table_and_goes_on_in_its_folder(tmp_path: Path) -> None:
     base = hs.scenario("agentic-13turn-8xh200", limit=6)
     vary = {"workload.concurrency": [1, 2], "engine.mtp": [0, 3]}
     found = hs.sweep(base, vary, estimate_only=True)
-    assert len(found) == 4
+    assert found[list(vary)].to_numpy().tolist() == [[1, 0], [1, 3], [2, 0], [2, 3]]
     kept = hs.sweep(base, vary, estimate_only=True, folder=tmp_path / "kept")
     again = hs.sweep(base, vary, estimate_only=True, folder=tmp_path / "kept")
     assert len(kept) == len(again) == 4
+
+
+def test_a_saved_workload_plays_again_the_same(runs: tuple[hs.Run, hs.Run], tmp_path: Path) -> None:
+    path = tmp_path / "asked.jsonl"
+    assert hs.save_workload(runs[1].scenario, path) >= 12
+    again = hs.simulate(
+        hs.scenario(
+            "agentic-13turn-8xh200", {"workload": {"kind": "trace", "path": str(path)}}, mode="offload"
+        )
+    )
+    assert again.summary["ttft_s"] == runs[1].summary["ttft_s"]
+    with pytest.raises(hs.HiSparseError, match="ends in"):
+        hs.save_workload(runs[1].scenario, tmp_path / "asked.txt")
 
 
 def test_rooms_of_the_same_name_are_still_packages() -> None:
