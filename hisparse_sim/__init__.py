@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         sweep,
     )
     from hisparse_sim.measurements import Measurement, measured
+    from hisparse_sim.profiles import Calibration, ProfileDifference, calibrate, compare_profiles
     from hisparse_sim.scenario.scenario import Scenario
     from hisparse_sim.studies import (
         Anatomy,
@@ -34,25 +35,31 @@ if TYPE_CHECKING:
     )
 
 _STUDIES = ("Anatomy", "Expected", "Plan", "Sensitivity", "expected", "explain", "plan", "sensitivity")
+_PROFILES = ("Calibration", "ProfileDifference", "calibrate", "compare_profiles")
 _HOMES = {
     "Scenario": "scenario.scenario",
     **dict.fromkeys(_STUDIES, "studies"),
+    **dict.fromkeys(_PROFILES, "profiles"),
     **dict.fromkeys(("Measurement", "measured"), "measurements"),
 }
 """Modules of names that are not in ``api``."""
 __all__ = [
     "Anatomy",
+    "Calibration",
     "Comparison",
     "Estimate",
     "Expected",
     "HiSparseError",
     "Measurement",
     "Plan",
+    "ProfileDifference",
     "Run",
     "Scenario",
     "Sensitivity",
     "__version__",
+    "calibrate",
     "compare",
+    "compare_profiles",
     "estimate",
     "expected",
     "explain",

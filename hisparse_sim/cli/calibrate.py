@@ -8,15 +8,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from hisparse_sim.cli import calibrate_bench, flags
 from hisparse_sim.errors import InputError
-
-if TYPE_CHECKING:
-    from hisparse_sim.cost.profile import Profile
 
 app = typer.Typer(
     help="Build, fit, check, show and compare calibration profiles.",
@@ -66,6 +63,7 @@ def import_(
 ) -> None:
     """Fit published profiles from NVIDIA's measured tables (aiconfigurator-core)."""
     from hisparse_sim.calibration.importer import SYSTEMS, import_profile, to_text
+    from hisparse_sim.calibration.profile_file import validated, write_text
     from hisparse_sim.calibration.tables import package_folder
     from hisparse_sim.scenario.catalogue import load_node
 
@@ -81,8 +79,8 @@ def import_(
         with _said(f"{name}-published") as say:
             profile = import_profile(system, folder, load_node(system.node), progress=say)
         path = folder_out / f"{system.name}-published.json"
-        _validated(profile, path)
-        _write(path, to_text(profile))
+        validated(profile, path)
+        write_text(path, to_text(profile))
         print(f"{path}: {len(profile['terms'])} terms", file=sys.stderr)
 
 
@@ -133,6 +131,7 @@ def fit(
     """Fit named forms to a samples file; refuse what misses points left out by more than the gate."""
     from hisparse_sim.calibration.importer import to_text
     from hisparse_sim.calibration.measured import fit_samples
+    from hisparse_sim.calibration.profile_file import validated, write_text
     from hisparse_sim.calibration.samples import read_samples
     from hisparse_sim.cost.hardware import same_gpu
     from hisparse_sim.cost.profile import read_profile
@@ -154,27 +153,12 @@ def fit(
         gate=gate,
         holdout=holdout,
     )
-    profile = _validated(fitted.profile, out)
-    _write(out, to_text(fitted.profile))
+    profile = validated(fitted.profile, out)
+    write_text(out, to_text(fitted.profile))
     for line in fitted.refused:
         print(f"warning: refused: {line}", file=sys.stderr)
     print(_terms_text(profile))
     print(f"{out}: {len(profile.terms)} terms", file=sys.stderr)
-
-
-def _validated(profile: dict[str, Any], path: Path) -> Profile:
-    """What was fitted as a profile. Raises ``InputError`` for a term that no profile may have."""
-    from pydantic import ValidationError
-
-    from hisparse_sim.cost.profile import Profile
-    from hisparse_sim.scenario.validate import explain
-
-    try:
-        return Profile.model_validate(profile)
-    except ValidationError as error:
-        # The file is not written yet: no line of it could be named.
-        wrong = explain(error, Profile, file="")
-        raise InputError(f"what was fitted is no profile: {wrong}", where=str(path)) from None
 
 
 def _forms(given: list[str]) -> dict[str, str]:
@@ -286,13 +270,3 @@ def _terms_text(profile: Any) -> str:
 
 def _print_json(data: Any) -> None:
     typer.echo(json.dumps(data, indent=2, allow_nan=False))
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    beside = path.with_name(path.name + ".part")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror or error}", where=str(path)) from None
