@@ -25,7 +25,7 @@ class Experts:
     Under expert parallelism (DP x TP ranks share the experts out) from the line of that many ranks,
     else from the line of experts sharded over as many; other shapes by the shares fitted to the same
     rows. Experts are chosen by the skewed distribution ``SKEW``. Above the table the last slope of the
-    line goes on. With DP every replica is taken to bring as many tokens as this one.
+    line goes on. All DP replicas bring their tokens to them.
     """
 
     def __init__(
@@ -33,7 +33,6 @@ class Experts:
     ) -> None:
         self.layers = model.moe_layers
         self.ranks = tp * engine.dp
-        self._replicas = engine.dp
         self.domain = Domain()
         self._line: LogLog | None = None
         self.term: Term | None = None
@@ -65,10 +64,9 @@ class Experts:
         self._token_s = 2.0 * weights * share / (flops * law.value("flops_share"))
 
     def step_s(self, tokens: int) -> float:
-        """All layers for ``tokens`` of this replica."""
+        """All layers for ``tokens`` of all replicas together."""
         if not self.layers or not tokens:
             return 0.0
-        tokens *= self._replicas
         if self._line is not None:
             return self.layers * self._line(tokens)
         hit = 1.0 - self._untouched**tokens

@@ -160,6 +160,8 @@ class StepCostModel:
             self.outside.note(batch, context, tokens, longest)
         attention = self.attention.step_s(batch, context, prefills, drafts)
         moe, dense, allreduce = self._of_tokens.get(tokens) or self._by_tokens(tokens)
+        if work.group_tokens:
+            moe = self._moe_s(tokens, work.group_tokens)
         head = max(self._head_read_s, self._head_row_s * work.sampled) if work.sampled else 0.0
         tier = NOTHING
         if self._tiers is not None:
@@ -212,15 +214,30 @@ class StepCostModel:
 
     def _by_tokens(self, tokens: int) -> tuple[float, float, float]:
         """Experts, dense layers and exchange of ``tokens``, which depend on nothing else; remembered."""
-        matrices = self._machine.matrices_s
-        moe = self.experts.step_s(tokens)
-        if self._shared_weights:
-            moe += self._moe_layers * matrices(self._shared_weights, tokens)
-        dense = self._dense_layers * matrices(self._dense_weights, tokens) if self._dense_layers else 0.0
+        moe = self._moe_s(tokens, tokens * self.engine.dp)
+        dense = 0.0
+        if self._dense_layers:
+            dense = self._dense_layers * self._machine.matrices_s(self._dense_weights, tokens)
         if len(self._of_tokens) >= _REMEMBERED:
             self._of_tokens.clear()
         found = self._of_tokens[tokens] = moe, dense, self.exchange.step_s(tokens)
         return found
+
+    def _moe_s(self, tokens: int, group_tokens: int) -> float:
+        """Routed experts on the tokens of all DP replicas, and this one's shared experts on its own."""
+        moe = self.experts.step_s(group_tokens)
+        if self._shared_weights:
+            moe += self._moe_layers * self._machine.matrices_s(self._shared_weights, tokens)
+        return moe
+
+    def beside(self, work: StepWork, cost: StepCost, group_tokens: int) -> StepCost:
+        """``cost`` of ``work`` once it is known what the other DP replicas bring to the same experts."""
+        counted, self.outside = self.outside, Outside(self.outside.domain)
+        now = self.step(work._replace(group_tokens=group_tokens))
+        self.outside = counted
+        return cost._replace(
+            moe_s=now.moe_s, gather_s=now.gather_s, mirror_s=now.mirror_s, draft_s=now.draft_s
+        )
 
     def decode_work(
         self,

@@ -37,6 +37,8 @@ class StepWork(NamedTuple):
     """Past tokens of the prefills whose rows come from host memory, in each layer."""
     mirrored_tokens: int = 0
     """Tokens whose rows are written to host memory in this step."""
+    group_tokens: int = 0
+    """Tokens of all DP replicas that run their experts together; 0: as many on each as here."""
 
     @property
     def tokens(self) -> int:
@@ -69,6 +71,8 @@ class StepCost(NamedTuple):
     """What is left of the mirror's copy once the step's compute is over."""
     draft_s: float = 0.0
     """The MTP layer, drafting for the next step."""
+    peers_s: float = 0.0
+    """Waiting for the slowest of the DP replicas, whose steps begin and end together."""
     h2d_bytes: float = 0.0
     """Host to device, per GPU link."""
     d2h_bytes: float = 0.0
@@ -93,6 +97,7 @@ class StepCost(NamedTuple):
             + self.staging_s
             + self.mirror_s
             + self.draft_s
+            + self.peers_s
         )
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field, NonNegativeInt, PositiveFloat
 
 from hisparse_sim.scenario.base import Record
+from hisparse_sim.scenario.cluster import ClusterSpec
 from hisparse_sim.scenario.engine import EngineSpec
 from hisparse_sim.scenario.model import ModelSpec
 from hisparse_sim.scenario.node import NodeSpec
@@ -30,6 +31,7 @@ class Scenario(Record):
     model: ModelSpec
     node: NodeSpec
     engine: EngineSpec = EngineSpec()
+    cluster: ClusterSpec = ClusterSpec()
     workload: WorkloadSpec
     slo: SloSpec = SloSpec()
     calibration: str | None = None
@@ -45,3 +47,13 @@ class Scenario(Record):
     def tp(self) -> int:
         """Tensor parallel size, resolved."""
         return self.engine.tp or self.node.gpus
+
+    @property
+    def replicas(self) -> int:
+        """Schedulers, each with memory of its own: DP replicas of all instances."""
+        return self.cluster.instances * self.engine.dp
+
+    @property
+    def gpus(self) -> int:
+        """Of all replicas."""
+        return self.replicas * self.tp

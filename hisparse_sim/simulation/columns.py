@@ -105,6 +105,7 @@ REQUEST_COLUMNS: dict[str, tuple[str, Callable[[RequestRecord], Any]]] = {
     "load_end_s": ("float64", attrgetter("load_end_s")),
     "preempted_s": ("object", attrgetter("preempted_s")),
     "reason": ("string", attrgetter("reason")),
+    "replica": ("int64", attrgetter("replica")),
 }
 """Of ``requests.parquet``: the type in pandas, and the value of a record."""
 

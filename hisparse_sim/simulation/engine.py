@@ -19,13 +19,15 @@ from hisparse_sim.memory.residency import HiSparseMemory
 from hisparse_sim.memory.residency_v030 import HiSparseMemoryV030
 from hisparse_sim.scheduler.decision import Decision
 from hisparse_sim.scheduler.request import Request
+from hisparse_sim.simulation.blocks import blocks_of, described_tokens
 from hisparse_sim.simulation.jump import jump
 from hisparse_sim.simulation.links import D2H, H2D, HostLink
+from hisparse_sim.simulation.lockstep import Lockstep
 from hisparse_sim.simulation.lookups import UNIT, Lookups, Warmth
 from hisparse_sim.simulation.recorder import Recorder, RequestRecord, StepRow
 from hisparse_sim.simulation.replica import Replica
 from hisparse_sim.simulation.survival import Ending, live_lock
-from hisparse_sim.workload.request import BlockHashes, RequestSpec, Session
+from hisparse_sim.workload.request import RequestSpec, Session
 
 HISPARSE = HiSparseMemory | HiSparseMemoryV030
 HAD_DIED = "the engine had died"
@@ -65,14 +67,26 @@ class Engine:
     known; the scheduler's ``update`` then always lags one batch behind.
     """
 
-    def __init__(self, env: simpy.Environment, replica: Replica, link: HostLink, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        env: simpy.Environment,
+        replica: Replica,
+        link: HostLink,
+        recorder: Recorder,
+        *,
+        content: ContentIndex | None = None,
+        lockstep: Lockstep | None = None,
+    ) -> None:
         self.env = env
         self.replica = replica
         self.scheduler = replica.scheduler
         self.memory = replica.memory
         self.link = link
         self.recorder = recorder
-        self.content = ContentIndex(self.memory.block_size)
+        self.content = content or ContentIndex(self.memory.block_size)
+        self._lockstep = lockstep
+        if lockstep is not None:
+            lockstep.enter(self)
         self.host_bytes = [0.0, 0.0]
         """Read from and written to host memory so far, over all ranks."""
         self.finished = 0
@@ -91,7 +105,7 @@ class Engine:
             assert replica.cost.misses is not None
             self.lookups = Lookups(replica.topk, self.memory.block_size, replica.cost.misses)
             self.memory.copies.on_lost = self.lookups.changed.add
-        self._jumps = not replica.single_step
+        self._jumps = not replica.single_step and lockstep is None
         self._acceptance = replica.acceptance
         self._chance = random.Random(replica.seed).random
         self.died = ""
@@ -117,6 +131,7 @@ class Engine:
             spec.output_tokens,
             tenant=tags.get("tenant", ""),
             priority=spec.priority,
+            replica=self.recorder.replica,
         )
         self.recorder.requests.append(record)
         limit = self.scheduler.config.max_model_len
@@ -126,23 +141,16 @@ class Engine:
             reason = f"{total:,} tokens exceed max_model_len {limit:,}"
             self._fail(_Life(record, over), HAD_DIED if self.died else reason)
             return
-        content = spec.content
-        if isinstance(content, BlockHashes):
-            ids = self.content.of_hashes(content.scope, content.ids, content.block_tokens, total)
-            described = len(content.ids) * content.block_tokens
-        else:
-            ids = self.content.of_segments(content, total)
-            described = sum(length for _, _, length in content)
         life = _Life(record, over)
         self.scheduler.add(
             Request(
                 spec.id,
                 spec.prompt_tokens,
                 outputs,
-                ids,
+                blocks_of(self.content, spec.content, total),
                 arrival=self.env.now,
                 priority=spec.priority,
-                private_from=described // self.content.block_size,
+                private_from=described_tokens(spec.content) // self.content.block_size,
                 user=life,
             )
         )
@@ -239,6 +247,9 @@ class Engine:
 
     def _launch(self, batch: Batch) -> None:
         """Give a batch to the GPU, behind the one before."""
+        if self._lockstep is not None:
+            self._lockstep.submit(self, batch)
+            return
         cost = batch.cost
         before, self.last = self.last, batch
         # A decode's gathers are alone on the link, and their time is part of its cost already.
@@ -266,6 +277,11 @@ class Engine:
                 yield before.done
             elif before.end_s > self.env.now:
                 yield self._at(before.end_s)
+        yield from self._works(batch)
+        done.succeed()
+
+    def _works(self, batch: Batch) -> Generator[simpy.Event, Any, None]:
+        """The batch runs now, until its own work and its own copies are done."""
         batch.start_s = self.env.now
         cost = batch.cost
         moved = self._put(cost.h2d_bytes, H2D)
@@ -274,7 +290,11 @@ class Engine:
         if moved is not None and not moved.processed:
             yield moved
         batch.end_s = self.env.now
-        done.succeed()
+
+    def begin(self, batch: Batch, group_tokens: int) -> simpy.Event:
+        """Run a batch beside those of the other DP replicas; the event fires when this one is through."""
+        batch.cost = self.replica.cost.beside(batch.work, batch.cost, group_tokens)
+        return self.env.process(self._works(batch))
 
     def _put(self, size: float, direction: int) -> simpy.Event | None:
         """Put a step's bytes on the link, or count them if they are too few to matter there."""
@@ -530,6 +550,7 @@ class Engine:
                 cost.h2d_bytes + batch.loaded_bytes,
                 cost.d2h_bytes + batch.stored_bytes,
                 hot_blocks,
+                self.recorder.replica,
             ),
             cost,
         )

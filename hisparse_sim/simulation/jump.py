@@ -193,7 +193,7 @@ class _Jump:
         _, host_free, resident, host_only, hot_blocks = self.engine.levels()
         return StepRow(
             step, step, start_s, end_s, running, waiting, self.riders, 0, free, host_free, 0,
-            resident, host_only, 0.0, 0.0, hot_blocks,
+            resident, host_only, 0.0, 0.0, hot_blocks, self.engine.recorder.replica,
         )  # fmt: skip
 
     def _moved(self, h2d_bytes: Floats | float, d2h_bytes: Floats | float) -> None:

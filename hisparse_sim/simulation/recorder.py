@@ -42,6 +42,8 @@ class RequestRecord:
     """Empty: of none."""
     priority: int = 0
     """Lower goes first, under the priority policy."""
+    replica: int = 0
+    """Which engine of the run it was sent to."""
     rides_from: int = -1
     """First batch, counted as they come back, whose token is not in here yet because the request rides
     in the scheduler's cohort; -1: it does not."""
@@ -72,6 +74,8 @@ class StepRow:
     d2h_bytes: float
     hot_blocks: int = 0
     """Blocks of running requests' hot buffers."""
+    replica: int = 0
+    """Which engine of the run."""
 
     def go_on(self, steps: int, end_s: float, h2d_bytes: Floats | float, d2h_bytes: Floats | float) -> None:
         """So many steps more, of the same kind; bytes are of one, or of each."""
@@ -94,6 +98,8 @@ class Recorder:
 
     grain_blocks: int = 0
     """Free GPU blocks may change by so many within a row."""
+    replica: int = 0
+    """Which engine of the run writes."""
     requests: list[RequestRecord] = field(default_factory=list)
     rows: list[StepRow] = field(default_factory=list)
     queue: list[tuple[float, int, int]] = field(default_factory=list)

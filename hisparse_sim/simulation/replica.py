@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hisparse_sim.cost.profile import Profile, load_profile
 from hisparse_sim.cost.step import StepCostModel
@@ -35,6 +35,8 @@ class Replica:
     ranks: int
     mirroring_ranks: int
     """Ranks that write HiSparse's host pool: one if they share it."""
+    ranks_per_node: int
+    """Ranks of all replicas that share a node's host memory."""
     warnings: tuple[str, ...]
     single_step: bool
     acceptance: tuple[float, ...]
@@ -45,11 +47,6 @@ class Replica:
 def check_simulated(scenario: Scenario) -> None:
     """Refuse what ``run`` does not simulate (``estimate`` may still size it)."""
     engine = scenario.engine
-    if engine.dp > 1:
-        raise InputError(
-            f"{engine.dp} replicas: run simulates one replica (dp 1); estimate sizes several",
-            where="engine.dp",
-        )
     if scenario.tp > scenario.node.gpus:
         raise InputError(
             f"{scenario.tp}: run simulates a replica on one node, {scenario.node.name} has "
@@ -94,8 +91,40 @@ def build_replica(scenario: Scenario) -> Replica:
     profile = profile_of(scenario)
     layout = kv_layout(model, engine, node)
     index_block_bytes = require_hisparse(layout, model).indexer_page_bytes if layout.hisparse else 0
+    cost = StepCostModel(model, node, engine, profile, locality=scenario.locality)
+    placement = place(node, engine)
     memory = _memory(scenario, pools)
-    config = SchedulerConfig(
+    return Replica(
+        pools,
+        profile,
+        memory,
+        Scheduler(_scheduling(scenario, pools), memory),
+        cost,
+        index_block_bytes,
+        topk=model.index_topk,
+        ranks=scenario.tp,
+        mirroring_ranks=1 if shares_host_pool(placement, engine) else scenario.tp,
+        ranks_per_node=placement.ranks_per_node,
+        warnings=(*cost.warnings, *_warnings(scenario, pools)),
+        single_step=engine.single_step,
+        acceptance=engine.acceptance,
+        seed=scenario.seed,
+    )
+
+
+def peers_of(replica: Replica, scenario: Scenario) -> list[Replica]:
+    """``replica`` and the scenario's others: each with memory of its own, all priced in one place."""
+    others = []
+    for number in range(1, scenario.replicas):
+        memory = _memory(scenario, replica.pools)
+        scheduler = Scheduler(replica.scheduler.config, memory)
+        others.append(replace(replica, memory=memory, scheduler=scheduler, seed=replica.seed + number))
+    return [replica, *others]
+
+
+def _scheduling(scenario: Scenario, pools: PoolSizes) -> SchedulerConfig:
+    engine = scenario.engine
+    return SchedulerConfig(
         max_model_len=pools.max_model_len,
         max_num_seqs=engine.max_num_seqs,
         max_num_batched_tokens=engine.max_num_batched_tokens,
@@ -109,22 +138,6 @@ def build_replica(scenario: Scenario) -> Replica:
         threshold_when_alone=_is_v030(scenario),
         self_preemption_ends_step=_is_v030(scenario),
         known_by_placeholders=_is_v030(scenario),
-    )
-    cost = StepCostModel(model, node, engine, profile, locality=scenario.locality)
-    return Replica(
-        pools,
-        profile,
-        memory,
-        Scheduler(config, memory),
-        cost,
-        index_block_bytes,
-        topk=model.index_topk,
-        ranks=scenario.tp,
-        mirroring_ranks=1 if shares_host_pool(place(node, engine), engine) else scenario.tp,
-        warnings=(*cost.warnings, *_warnings(scenario, pools)),
-        single_step=engine.single_step,
-        acceptance=engine.acceptance,
-        seed=scenario.seed,
     )
 
 

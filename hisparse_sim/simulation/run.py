@@ -11,16 +11,15 @@ from typing import Any
 
 import simpy
 
-from hisparse_sim.cost.links import LinkRates
 from hisparse_sim.errors import HiSparseError
 from hisparse_sim.scenario.scenario import Scenario
 from hisparse_sim.simulation.checkpoints import Checkpoints
 from hisparse_sim.simulation.clients import Clients
-from hisparse_sim.simulation.columns import StepLog
-from hisparse_sim.simulation.engine import HAD_DIED, Engine
+from hisparse_sim.simulation.engine import HAD_DIED
+from hisparse_sim.simulation.fleet import Fleet
 from hisparse_sim.simulation.interrupt import held_interrupts
-from hisparse_sim.simulation.links import HostLink
-from hisparse_sim.simulation.recorder import Recorder, RequestRecord
+from hisparse_sim.simulation.links import D2H, H2D
+from hisparse_sim.simulation.recorder import RequestRecord
 from hisparse_sim.simulation.replica import Replica, build_replica
 from hisparse_sim.simulation.result import INTERRUPTED, SO_FAR, Result
 from hisparse_sim.simulation.summary import summarise
@@ -56,10 +55,6 @@ def simulate(
     return _Run(scenario, replica, workload, began).to_its_end(progress, checkpoints)
 
 
-_ROW_GRAIN = 256
-"""A row of the steps ends when the GPU's free blocks have changed by more than this part of all."""
-
-
 class _Run:
     """A scenario being simulated."""
 
@@ -69,34 +64,29 @@ class _Run:
         self._began = began
         self.scenario = scenario
         self.replica = replica
-        self.recorder = Recorder(grain_blocks=replica.memory.gpu.total // _ROW_GRAIN)
-        self.steps = StepLog(self.recorder.rows)
         self.env = simpy.Environment()
-        rates = LinkRates(scenario.node, ranks=replica.ranks)
-        self.link = HostLink(
-            self.env, rates.h2d_bytes_per_s, rates.d2h_bytes_per_s, rates.both_ways_bytes_per_s
-        )
-        self.engine = Engine(self.env, replica, self.link, self.recorder)
+        self.fleet = Fleet(self.env, scenario, replica)
         self.ending: Ending | None = None
         """Why some requests never finished."""
         self.open_loop = workload.concurrency is None
-        self.clients = Clients(self.env, workload, self.engine.send)
+        self.clients = Clients(self.env, workload, self.fleet.send)
 
     def to_its_end(self, progress: Progress | None, checkpoints: Checkpoints | None) -> Result:
         """Or to Ctrl-C."""
         if not self._drive(progress, checkpoints):
             return self._result(complete=False)
         # Nothing is left to happen, and yet these wait.
-        left = [r for r in self.recorder.requests if r.status == "incomplete"]
+        left = [r for r in self.fleet.requests if r.status == "incomplete"]
         if left:
             self.ending = self._ending(left)
         return self._result(complete=True)
 
     def _ending(self, left: list[RequestRecord]) -> Ending:
-        engine = self.engine
+        """Of the first engine that has such requests."""
+        engine = self.fleet.engines[left[0].replica]
         step, time_s, requests = engine.scheduler.step, engine.clock, len(left)
         if engine.died:
-            requests += sum(r.reason == HAD_DIED for r in self.recorder.requests)
+            requests += sum(r.reason == HAD_DIED for r in self.fleet.requests)
             ending = admission_crash(engine.died, step=step, time_s=time_s, requests=requests)
             reason = f"the engine died: {engine.died}"
         else:
@@ -113,7 +103,7 @@ class _Run:
 
     def _drive(self, progress: Progress | None, checkpoints: Checkpoints | None) -> bool:
         """Run all events; False if interrupted. The collector would only walk live records: it rests."""
-        env, engine = self.env, self.engine
+        env, fleet = self.env, self.fleet
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -121,9 +111,9 @@ class _Run:
                 while not interrupted():
                     for _ in range(_EVENTS):
                         env.step()
-                    self.steps.pack()
+                    fleet.steps.pack()
                     if progress is not None:
-                        progress(env.now, engine.finished, self.clients.expected_requests())
+                        progress(env.now, fleet.finished, self.clients.expected_requests())
                     if checkpoints is not None:
                         checkpoints.look(self.so_far)
                 return False
@@ -136,25 +126,28 @@ class _Run:
                 gc.enable()
 
     def _result(self, *, complete: bool, under_way: str = INTERRUPTED) -> Result:
-        recorder, engine = self.recorder, self.engine
-        for request in recorder.requests:
-            recorder.catch_up(request)
-        ends = [r.finish_s for r in recorder.requests if r.finish_s is not None]
-        end_s = max(ends, default=0.0) if complete else max(self.env.now, engine.clock)
+        fleet = self.fleet
+        requests, engines = fleet.requests, fleet.engines
+        for request in requests:
+            engines[request.replica].recorder.catch_up(request)
+        ends = [r.finish_s for r in requests if r.finish_s is not None]
+        end_s = max(ends, default=0.0) if complete else max(self.env.now, fleet.clock)
+        recorder = fleet.recorder(end_s)
+        died = any(engine.died for engine in engines)
         summary = summarise(
             self.scenario,
             self.replica,
             recorder,
-            self.steps,
-            self.link,
-            engine.host_bytes,
+            fleet.steps,
+            [fleet.link_bytes(direction) for direction in (H2D, D2H)],
+            [fleet.host_bytes(direction) for direction in (H2D, D2H)],
             end_s=end_s,
             complete=complete,
             open_loop=self.open_loop,
             endings={
-                "engine_death": self.ending if engine.died else None,
-                "live_lock": engine.live_lock,
-                "standstill": None if engine.died else self.ending,
+                "engine_death": self.ending if died else None,
+                "live_lock": next((e.live_lock for e in engines if e.live_lock), None),
+                "standstill": None if died else self.ending,
             },
         )
         wall_s, cpu_s = self._began
@@ -166,6 +159,4 @@ class _Run:
             "machine": platform.machine(),
             "cpus": os.cpu_count(),
         }
-        return Result(
-            self.scenario, self.replica.pools, summary, recorder.requests, self.steps, timing, under_way
-        )
+        return Result(self.scenario, self.replica.pools, summary, requests, fleet.steps, timing, under_way)

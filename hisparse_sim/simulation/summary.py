@@ -56,7 +56,8 @@ verdict                             infeasible: a request failed; overloaded: op
                                     and by 5 % of what arrived in it; backlogged: waiting_share above
                                     1/2; stable
 limit                               what kept requests waiting or, if they rarely waited, what time went to
-waiting_for_s               s       time during which requests waited, by what the first one lacked
+waiting_for_s               s       time during which requests waited, by what the first one lacked, in the
+                                    mean of the replicas
 step_time_s                 s       engine steps by part of their cost; ``link``: stalls
 engine_steps                        steps that ran on the GPU
 sim_time_s                  s       the run
@@ -66,6 +67,8 @@ by_tenant                           null, or of each tenant ("": of none) when t
                                     rates over the run's busy period, latencies, goodput, preemptions
                                     and prefix_hit_rate; of more than 100 the 100 with most requests
 by_priority                         the same of each priority
+replicas                            engines: DP replicas of all instances; ``pools`` are of one of them
+by_replica                          the same of each of them
 engine_death                        null, or name, step, time, words and remedy of an engine that did not
                                     survive (vLLM 0.30's admission), and how many requests failed by it
 live_lock                           the same of requests preempted for ever, which a run gives up
@@ -87,9 +90,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hisparse_sim import __version__
+from hisparse_sim.memory.host import place
 from hisparse_sim.scenario.scenario import Scenario
 from hisparse_sim.simulation.columns import StepLog
-from hisparse_sim.simulation.links import D2H, H2D, HostLink
+from hisparse_sim.simulation.links import D2H, H2D
 from hisparse_sim.simulation.recorder import Recorder
 from hisparse_sim.simulation.replica import Replica
 from hisparse_sim.simulation.schema import SCHEMA
@@ -115,7 +119,7 @@ def summarise(
     replica: Replica,
     recorder: Recorder,
     steps: StepLog,
-    link: HostLink,
+    link_bytes: Sequence[float],
     host_bytes: Sequence[float],
     *,
     end_s: float,
@@ -125,7 +129,8 @@ def summarise(
 ) -> dict[str, Any]:
     """The content of ``summary.json``; a run that goes on may be asked for it at any time.
 
-    ``host_bytes``: read and written, over all ranks; ``open_loop``: nobody waits to begin a session.
+    ``link_bytes``: of one GPU, to and from the device, in the mean of the replicas; ``host_bytes``: read
+    and written, over all ranks; ``open_loop``: nobody waits to begin a session.
     """
     requests, queue, pools = recorder.requests, recorder.queue, replica.pools
     done = [r for r in requests if r.status == "completed"]
@@ -141,6 +146,7 @@ def summarise(
     waited_s = recorder.waited(end_s)
     lookups = recorder.cost.lookups_rows
     copy = scenario.node.host_link
+    nodes = scenario.cluster.instances * place(scenario.node, scenario.engine).nodes
     return {
         "schema": SCHEMA,
         "version": __version__,
@@ -156,7 +162,7 @@ def summarise(
         "waiting_mean": time_mean(queue, start_s, end_s, column=2),
         "waiting_share": waiting_share,
         **found,
-        "total_tokens_per_s_per_gpu": None if total_per_s is None else total_per_s / scenario.tp,
+        "total_tokens_per_s_per_gpu": None if total_per_s is None else total_per_s / scenario.gpus,
         "itl_s": spread_of_counts(recorder.gaps, recorder.gaps_s),
         "tokens_per_decode_step": _tokens_per_step(recorder),
         "draft_acceptance": ratio(recorder.accepted_tokens, recorder.draft_tokens),
@@ -165,9 +171,9 @@ def summarise(
         "offload_hit_rate": ratio(recorder.loaded_tokens, recorder.prompt_tokens),
         "host_to_device_bytes": host_bytes[H2D],
         "device_to_host_bytes": host_bytes[D2H],
-        "pcie_h2d_usage_mean": ratio(link.bytes[H2D], end_s * copy.copy_h2d_bytes_per_s),
-        "pcie_d2h_usage_mean": ratio(link.bytes[D2H], end_s * copy.copy_d2h_bytes_per_s),
-        "dram_usage_mean": ratio(sum(host_bytes), end_s * scenario.node.dram_bytes_per_s),
+        "pcie_h2d_usage_mean": ratio(link_bytes[H2D], end_s * copy.copy_h2d_bytes_per_s),
+        "pcie_d2h_usage_mean": ratio(link_bytes[D2H], end_s * copy.copy_d2h_bytes_per_s),
+        "dram_usage_mean": ratio(sum(host_bytes), end_s * nodes * scenario.node.dram_bytes_per_s),
         "hot_hit_rate": ratio(lookups - recorder.cost.misses_rows, lookups),
         **_usage(steps, replica),
         **ended,
@@ -189,6 +195,8 @@ def summarise(
         },
         "by_tenant": by_group(requests, lambda r: r.tenant, scenario.slo, span_s),
         "by_priority": by_group(requests, lambda r: r.priority, scenario.slo, span_s),
+        "replicas": scenario.replicas,
+        "by_replica": by_group(requests, lambda r: r.replica, scenario.slo, span_s),
         **{name: ending.as_json() if ending else None for name, ending in endings.items()},
         "out_of_domain": out_of_domain(replica),
         "warnings": [*replica.warnings, *filter(None, [replica.cost.outside.words(recorder.steps)])],

@@ -1,0 +1,149 @@
+"""All engines of a run, and what they wrote as if one had written it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import simpy
+
+from hisparse_sim.cost.links import LinkRates
+from hisparse_sim.cost.work import StepCost
+from hisparse_sim.memory.content import ContentIndex
+from hisparse_sim.scenario.scenario import Scenario
+from hisparse_sim.simulation.columns import PIECE_ROWS, Columns, StepLog
+from hisparse_sim.simulation.engine import Engine
+from hisparse_sim.simulation.links import HostLink
+from hisparse_sim.simulation.lockstep import Lockstep
+from hisparse_sim.simulation.recorder import Recorder, RequestRecord
+from hisparse_sim.simulation.replica import Replica, peers_of
+from hisparse_sim.simulation.router import Instance, Router
+from hisparse_sim.workload.request import RequestSpec, Session
+
+Queue = list[tuple[float, int, int]]
+
+_ROW_GRAIN = 256
+"""A row of the steps ends when the GPU's free blocks have changed by more than this part of all."""
+
+
+class Fleet:
+    """The replicas of a scenario on one clock: DP replicas of instances behind a router."""
+
+    def __init__(self, env: simpy.Environment, scenario: Scenario, first: Replica) -> None:
+        self.requests: list[RequestRecord] = []
+        """In order of arrival, of all engines."""
+        self.engines: list[Engine] = []
+        dp = scenario.engine.dp
+        replicas = peers_of(first, scenario)
+        rates = LinkRates(scenario.node, ranks=first.ranks_per_node)
+        content = ContentIndex(first.memory.block_size)
+        together = dp > 1 and scenario.model.moe_layers > 0
+        instances = []
+        for start in range(0, len(replicas), dp):
+            lockstep = Lockstep(env) if together else None
+            for replica in replicas[start : start + dp]:
+                recorder = Recorder(
+                    grain_blocks=replica.memory.gpu.total // _ROW_GRAIN,
+                    requests=self.requests,
+                    replica=len(self.engines),
+                )
+                link = HostLink(
+                    env, rates.h2d_bytes_per_s, rates.d2h_bytes_per_s, rates.both_ways_bytes_per_s
+                )
+                self.engines.append(Engine(env, replica, link, recorder, content=content, lockstep=lockstep))
+            instances.append(Instance(self.engines[start:]))
+        self.router = Router(instances, scenario.cluster, content)
+        self._logs = [StepLog(engine.recorder.rows) for engine in self.engines]
+        self.steps: StepLog = self._logs[0] if len(self._logs) == 1 else _Logs(self._logs)
+
+    @property
+    def send(self) -> Callable[[Session, RequestSpec, Callable[[], None]], None]:
+        """Where requests arrive."""
+        return self.engines[0].send if len(self.engines) == 1 else self.router.send
+
+    @property
+    def finished(self) -> int:
+        """Requests that are over."""
+        return sum(engine.finished for engine in self.engines)
+
+    @property
+    def clock(self) -> float:
+        """Now, or where the engine that is furthest will be when it next yields."""
+        return max(engine.clock for engine in self.engines)
+
+    def link_bytes(self, direction: int) -> float:
+        """Moved over the link of one GPU, in the mean of the replicas."""
+        return sum(engine.link.bytes[direction] for engine in self.engines) / len(self.engines)
+
+    def host_bytes(self, direction: int) -> float:
+        """Read from or written to host memory, over all ranks."""
+        return sum(engine.host_bytes[direction] for engine in self.engines)
+
+    def recorder(self, end_s: float) -> Recorder:
+        """Totals of all engines until ``end_s``; seconds of waiting and of busy GPUs are means of them."""
+        recorders = [engine.recorder for engine in self.engines]
+        if len(recorders) == 1:
+            return recorders[0]
+        short: dict[str, float] = {}
+        gaps: dict[int, int] = {}
+        for recorder in recorders:
+            for what, seconds in recorder.waited(end_s).items():
+                short[what] = short.get(what, 0.0) + seconds / len(recorders)
+            for gap, count in recorder.gaps.items():
+                gaps[gap] = gaps.get(gap, 0) + count
+
+        return Recorder(
+            requests=self.requests,
+            queue=merged([recorder.queue for recorder in recorders]),
+            gaps=gaps,
+            gaps_s=sum(r.gaps_s for r in recorders),
+            cost=StepCost(*map(sum, zip(*(r.cost for r in recorders), strict=True))),
+            link_s=sum(r.link_s for r in recorders),
+            short_of=short,
+            steps=sum(r.steps for r in recorders),
+            busy_s=sum(r.busy_s for r in recorders) / len(recorders),
+            prompt_tokens=sum(r.prompt_tokens for r in recorders),
+            hit_tokens=sum(r.hit_tokens for r in recorders),
+            loaded_tokens=sum(r.loaded_tokens for r in recorders),
+            preemptions=sum(r.preemptions for r in recorders),
+            verified_steps=sum(r.verified_steps for r in recorders),
+            draft_tokens=sum(r.draft_tokens for r in recorders),
+            accepted_tokens=sum(r.accepted_tokens for r in recorders),
+        )
+
+
+def merged(queues: Sequence[Queue]) -> Queue:
+    """Running and waiting requests of all engines together, whenever one of them changes."""
+    times, changes = [], []
+    for queue in queues:
+        if queue:
+            values = np.array([entry[1:] for entry in queue])
+            times.append(np.array([entry[0] for entry in queue]))
+            changes.append(np.diff(values, axis=0, prepend=np.zeros((1, 2), dtype=values.dtype)))
+    if not times:
+        return []
+    at, by = np.concatenate(times), np.concatenate(changes)
+    order = np.argsort(at, kind="stable")
+    at, sums = at[order], np.cumsum(by[order], axis=0)
+    last = np.append(at[1:] != at[:-1], True)
+    running, waiting = sums[last].T
+    return list(zip(at[last].tolist(), running.tolist(), waiting.tolist(), strict=True))
+
+
+class _Logs(StepLog):
+    """The steps of several engines, in the order of their beginnings."""
+
+    def __init__(self, logs: Sequence[StepLog]) -> None:
+        self._logs = logs
+
+    def pack(self) -> None:
+        for log in self._logs:
+            log.pack()
+
+    def pieces(self) -> Iterator[Columns]:
+        pieces = [piece for log in self._logs for piece in log.pieces()]
+        columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+        order = np.argsort(columns["start_s"], kind="stable")
+        for start in range(0, max(len(order), 1), PIECE_ROWS):
+            part = order[start : start + PIECE_ROWS]
+            yield {name: values[part] for name, values in columns.items()}
