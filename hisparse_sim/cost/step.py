@@ -180,6 +180,7 @@ class StepCostModel:
             tier.staging_s,
             tier.mirror_s,
             self.drafting.step_s(work) if self.drafting is not None else 0.0,
+            0.0,
             tier.h2d_bytes,
             tier.d2h_bytes,
             tier.misses_rows,

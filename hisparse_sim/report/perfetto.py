@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from hisparse_sim.report.run_picture import RunPicture
 MOST_STEPS, MOST_SAMPLES, MOST_SPANS = 100_000, 25_000, 150_000
 """Events of each kind: together below 60 MB."""
 FILE = "timeline.json"
-_ENGINE, _REQUESTS = 1, 2
+_ENGINES, _REQUESTS = (1, 2), 2
+"""Process ids: the first engine is 1, the others come after the requests."""
 _COUNTERS = {
     "requests": ("running", "waiting"),
     "GPU blocks free": ("gpu_free_blocks",),
@@ -55,10 +57,14 @@ def write_timeline(run: RunPicture, folder: Path) -> Path:
 
 def events(run: RunPicture) -> Iterator[Event]:
     """All events, names first."""
-    yield _name("process_name", _ENGINE, 0, f"engine: {run.summary.get('scenario', 'run')}")
-    yield _name("thread_name", _ENGINE, 1, "steps")
-    yield from _steps(run)
-    yield from _counters(run)
+    parts = run.parts()
+    for number, part in enumerate(parts):
+        process = _ENGINES[0] if not number else _ENGINES[1] + number
+        which = f" {number}" if len(parts) > 1 else ""
+        yield _name("process_name", process, 0, f"engine{which}: {run.summary.get('scenario', 'run')}")
+        yield _name("thread_name", process, 1, "steps")
+        for event in chain(_steps(part, len(parts)), _counters(part, len(parts))):
+            yield event | {"pid": process}
     yield from _requests(run)
 
 
@@ -76,11 +82,11 @@ def _groups(rows: int, most: int) -> npt.NDArray[np.int64]:
     return np.arange(0, rows, each)
 
 
-def _steps(run: RunPicture) -> Iterator[Event]:
+def _steps(run: RunPicture, of: int) -> Iterator[Event]:
     count = len(run.steps)
     if not count:
         return
-    first = _groups(count, MOST_STEPS)
+    first = _groups(count, MOST_STEPS // of)
     last = np.append(first[1:], count) - 1
     start, end = run.column("start_s")[first], run.column("end_s")[last]
     sums = {
@@ -95,7 +101,6 @@ def _steps(run: RunPicture) -> Iterator[Event]:
             "ph": "X",
             "name": kind,
             "cat": "step",
-            "pid": _ENGINE,
             "tid": 1,
             "ts": _us(start[i]),
             "dur": _us(end[i] - start[i]),
@@ -110,11 +115,11 @@ def _steps(run: RunPicture) -> Iterator[Event]:
         }
 
 
-def _counters(run: RunPicture) -> Iterator[Event]:
+def _counters(run: RunPicture, of: int) -> Iterator[Event]:
     count = len(run.steps)
     if not count:
         return
-    first = _groups(count, MOST_SAMPLES)
+    first = _groups(count, MOST_SAMPLES // of)
     start = run.column("start_s")
     for name, columns in _COUNTERS.items():
         values = [run.column(column)[first] for column in columns]
@@ -133,7 +138,7 @@ def _counters(run: RunPicture) -> Iterator[Event]:
 
 
 def _counter(name: str, time_s: float, values: dict[str, float]) -> Event:
-    return {"ph": "C", "name": name, "pid": _ENGINE, "tid": 0, "ts": _us(time_s), "args": values}
+    return {"ph": "C", "name": name, "tid": 0, "ts": _us(time_s), "args": values}
 
 
 def _requests(run: RunPicture) -> Iterator[Event]:

@@ -68,7 +68,7 @@ class RunFolder:
     def steps(self) -> pd.DataFrame:
         """``steps.parquet``: a row a run of equal steps. Raises InputError."""
         return self._frame(
-            "steps.parquet", STEP_COLUMNS, ("hot_blocks", "steps", "decodes", "prefill_tokens")
+            "steps.parquet", STEP_COLUMNS, ("hot_blocks", "steps", "decodes", "prefill_tokens", "replica")
         )
 
     def _frame(self, name: str, needed: Sequence[str], wanted: Sequence[str]) -> pd.DataFrame:

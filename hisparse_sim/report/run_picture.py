@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,18 @@ class RunPicture:
     @property
     def end_s(self) -> float:
         """When the last step ended."""
-        return float(self.steps["end_s"].iloc[-1]) if len(self.steps) else 0.0
+        return float(self.steps["end_s"].max()) if len(self.steps) else 0.0
+
+    def parts(self) -> list[RunPicture]:
+        """One picture a replica, with its own steps; of a run of one replica, itself."""
+        if not self._several:
+            return [self]
+        of = self.steps["replica"]
+        return [replace(self, steps=self.steps[of == number]) for number in sorted(of.unique())]
+
+    @property
+    def _several(self) -> bool:
+        return "replica" in self.steps and len(self.steps) > 0 and bool(self.steps["replica"].max())
 
     @property
     def note(self) -> str:
@@ -131,9 +142,25 @@ class RunPicture:
 
     # -- over time ------------------------------------------------------------------------------
 
-    def mean(self, grid: TimeGrid, values: Floats, *, hold: bool) -> Floats:
-        """Mean of ``values`` (one a row of the steps) in each interval of ``grid``."""
-        return grid.mean(self.column("start_s"), self.column("end_s"), values, hold=hold)
+    def mean(self, grid: TimeGrid, values: Floats, *, hold: bool, share: bool = False) -> Floats:
+        """Mean of ``values`` (one a row of the steps) in each interval of ``grid``.
+
+        Of several replicas their sum, or, of a ``share`` of what each has, their mean.
+        """
+        start_s, end_s = self.column("start_s"), self.column("end_s")
+        if not self._several:
+            return grid.mean(start_s, end_s, values, hold=hold)
+        of = np.asarray(self.steps["replica"])
+        each = [
+            grid.mean(start_s[mine], end_s[mine], values[mine], hold=hold)
+            for mine in (of == number for number in np.unique(of))
+        ]
+        return np.asarray(sum(each) / (self.replicas if share else 1), dtype=np.float64)
+
+    @property
+    def replicas(self) -> int:
+        """Engines of the run."""
+        return int(self.summary.get("replicas") or 1)
 
     def running(self, grid: TimeGrid) -> Floats:
         """Running requests; none between steps."""
@@ -142,6 +169,8 @@ class RunPicture:
     def waiting(self, grid: TimeGrid) -> Floats:
         """Waiting requests, loading ones included; between steps, those that came and never ran."""
         during = self.mean(grid, self.column("waiting"), hold=False)
+        if self._several:
+            return during
         start_s, end_s = self.column("start_s"), self.column("end_s")
         gap = start_s[1:] - end_s[:-1] > 0
         if not gap.any():
@@ -160,21 +189,22 @@ class RunPicture:
     def used_percent(self, grid: TimeGrid, pool: str) -> Floats | None:
         """Percent of the ``gpu`` or ``host`` pool in use; none without a pool."""
         share = self.used_share(pool)
-        return None if share is None else self.mean(grid, 100 * share, hold=True)
+        return None if share is None else self.mean(grid, 100 * share, hold=True, share=True)
 
     def host_only_percent(self, grid: TimeGrid) -> Floats | None:
         """Percent of the host pool that running requests have no GPU copy of; none without such pages."""
         pages = self.column("host_only_pages")
         if not pages.any() or not self.host_blocks:
             return None
-        return self.mean(grid, 100 * pages / self.host_blocks, hold=False)
+        return self.mean(grid, 100 * pages / self.host_blocks, hold=False, share=True)
 
     def gb_per_s(self, grid: TimeGrid, direction: str) -> Floats:
-        """Traffic of one GPU's link, ``h2d`` or ``d2h``."""
-        return self._rate(grid, f"{direction}_bytes") / GB
+        """Traffic of one GPU's link, ``h2d`` or ``d2h``, in the mean of the replicas."""
+        return self._rate(grid, f"{direction}_bytes") / GB / self.replicas
 
     def _rate(self, grid: TimeGrid, column: str) -> Floats:
-        return grid.rate_per_s(self.column("start_s"), self.column("end_s"), self.column(column))
+        parts = [(p.column("start_s"), p.column("end_s"), p.column(column)) for p in self.parts()]
+        return np.asarray(sum(grid.rate_per_s(*part) for part in parts), dtype=np.float64)
 
 
 def _defined(run: RunPicture, column: str) -> np.ndarray[Any, np.dtype[np.bool_]]:

@@ -47,7 +47,8 @@ def sparklines(runs: Sequence[RunPicture], *, encoding: str | None = "utf-8") ->
 
     At most ``MAX_COLUMNS`` wide. A line's height goes from 0 to the most of all runs, or to 100 %; a
     space is 0. ``mean``: requests and traffic over the whole run, memory over the time of engine steps
-    (as in ``summary.json``). ``min`` and ``max``: of engine steps, for traffic of the line's own points.
+    (as in ``summary.json``). ``min`` and ``max``: of engine steps; for traffic, and for requests of
+    several replicas, of the line's own points.
     ``encoding``: of where it will be printed; plain ASCII if that has no block characters.
     """
     levels, bar = (BLOCKS, _BARS[0]) if _can(encoding, BLOCKS + _BARS[0]) else (LETTERS, _BARS[1])
@@ -97,7 +98,7 @@ def _spread(run: RunPicture, quantity: _Quantity, line: Floats) -> tuple[float, 
     whole = quantity.line(run, TimeGrid.over(run.end_s, intervals=1))
     mean = float(whole[0]) if whole is not None else 0.0
     rows = quantity.rows(run)
-    if rows is None:
+    if rows is None or (run.replicas > 1 and not quantity.top):
         return float(line.min()), mean, float(line.max())
     if quantity.top:
         seconds = run.column("end_s") - run.column("start_s")

@@ -129,10 +129,11 @@ class Time:
         return np.asarray((edges_s[:-1] + edges_s[1:]) / 2 / self.scale, dtype=np.float64)
 
     def means(
-        self, run: RunPicture, layers: dict[str, Floats], *, hold: bool, scale: float = 1.0
+        self, run: RunPicture, layers: dict[str, Floats], *, hold: bool, share: bool = False
     ) -> dict[str, Floats]:
-        """Of quantities in each row of the steps, those over time."""
-        return {name: scale * run.mean(self.grid(run), values, hold=hold) for name, values in layers.items()}
+        """Of quantities in each row of the steps, those over time; of a ``share``, in percent."""
+        grid, scale = self.grid(run), 100.0 if share else 1.0
+        return {name: scale * run.mean(grid, v, hold=hold, share=share) for name, v in layers.items()}
 
     def plot(self, axes: Axes, run: RunPicture, values: Floats, **how: object) -> None:
         at = self.middle(run)
@@ -217,7 +218,7 @@ def _kv_by_tier(time: Time) -> Row | None:
 
 
 def _gpu_by_tier(time: Time) -> Row:
-    percents = [time.means(run, run.gpu_tiers(), hold=True, scale=100) for run in time.runs]
+    percents = [time.means(run, run.gpu_tiers(), hold=True, share=True) for run in time.runs]
     names = [name for name in TIERS if any(name in tiers for tiers in percents)]
 
     def draw(axes: Axes, number: int) -> None:

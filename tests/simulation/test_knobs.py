@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, get_args
 import pytest
 from small_runs import CONVERSATIONS, POISSON, STREAM, scenario
 
-from hisparse_sim.errors import HiSparseError, InputError
+from hisparse_sim.errors import HiSparseError
+from hisparse_sim.scenario.cluster import ClusterSpec
 from hisparse_sim.scenario.engine import EngineSpec
 from hisparse_sim.scenario.node import GpuSpec, HostLinkSpec, NodeSpec
 from hisparse_sim.scenario.scenario import Scenario, SloSpec
@@ -66,6 +67,7 @@ class Case(NamedTuple):
 ENGINE = {
     "mode": [Case("resident", TIGHT), Case("resident", FULL, workload=GROWING)],
     "tp": [Case(4, GQA, "llama-3.1-8b")],
+    "dp": [Case(2, GQA, "llama-3.1-8b")],
     "ep": [Case(False, RESIDENT)],
     "gpu_memory_utilization": [Case(0.88, RESIDENT)],
     "max_model_len": [Case(3200), Case("auto", {"max_model_len": 3200})],
@@ -93,9 +95,6 @@ ENGINE = {
     "kv_tokens": [Case(100_000, RESIDENT)],
     "version": [Case("0.30", TIGHT)],
 }
-REFUSED = {"dp": 2}
-"""Engine fields that ``run`` refuses by name."""
-
 TENANTS = [{"name": "a", "shared_prefix_tokens": 1000}, {"name": "b"}]
 AGENTS = {"share": 1, "first_prompt_tokens": 500, "new_tokens_per_turn": 100, "output_tokens": 10}
 ARRIVALS = {"kind": "even", "rate_per_s": 1.0}
@@ -238,16 +237,9 @@ def test_an_engine_setting_moves_a_figure(field):
         assert "refused" not in before + after
 
 
-@pytest.mark.parametrize("field", sorted(REFUSED))
-def test_an_engine_setting_that_is_not_simulated_is_refused_by_name(field):
-    with pytest.raises(InputError) as refusal:
-        simulate(scenario(CONVERSATIONS, engine={field: REFUSED[field]}))
-    assert refusal.value.where == f"engine.{field}"
-
-
-def test_every_engine_setting_is_walked_or_refused():
+def test_every_engine_setting_is_walked():
     # single_step changes nothing by design (test_jump).
-    assert set(ENGINE) | set(REFUSED) | {"single_step"} == set(EngineSpec.model_fields)
+    assert set(ENGINE) | {"single_step"} == set(EngineSpec.model_fields)
 
 
 KNOBS = [(kind, field) for kind, (_, knobs) in WORKLOADS.items() for field in knobs]
@@ -315,9 +307,30 @@ def test_what_stands_beside_model_node_and_engine_moves_a_figure(field):
 
 
 def test_every_field_of_the_scenario_is_walked():
-    sections = {"model", "node", "engine", "workload"}
+    sections = {"model", "node", "engine", "cluster", "workload"}
     labels = {"name", "description", "plan"}  # the last asks for runs, and changes none
     assert set(Scenario.model_fields) == sections | labels | set(OTHERS)
+
+
+CROWD = CONVERSATIONS | {
+    "concurrency": 12,
+    "conversations": 18,
+    "shared_prefix_tokens": 2000,
+    "output_tokens": {"kind": "uniform", "low": 20, "high": 200},
+}
+CLUSTER: dict[str, tuple[Any, dict[str, Any]]] = {
+    "instances": (3, {}),
+    "router": ("prefix_affinity", {"instances": 3}),
+    "cache_threshold": (0.9, {"instances": 3, "router": "prefix_affinity"}),
+    "balance_abs_threshold": (1, {"instances": 3, "router": "prefix_affinity"}),
+    "balance_rel_threshold": (9.0, {"instances": 3, "router": "prefix_affinity", "balance_abs_threshold": 1}),
+}
+
+
+@pytest.mark.parametrize("field", ClusterSpec.model_fields)
+def test_a_cluster_setting_moves_a_figure(field):
+    value, cluster = CLUSTER[field]
+    assert figures(CROWD, {}, cluster=cluster) != figures(CROWD, {}, cluster=cluster | {field: value})
 
 
 @pytest.mark.parametrize("goal", SloSpec.model_fields)
