@@ -11,6 +11,8 @@ The tree::
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class HiSparseError(ValueError):
     """Something refused, with the place it is about.
@@ -23,6 +25,10 @@ class HiSparseError(ValueError):
         self.message = message
         self.where = where
         super().__init__(f"{where}: {message}" if where else message)
+
+    def within(self, section: str) -> Self:
+        """The same of a part of a larger record: ``where`` becomes ``section.where``."""
+        return type(self)(self.message, where=f"{section}.{self.where}" if self.where else section)
 
 
 class InputError(HiSparseError):

@@ -154,6 +154,13 @@ class HiSparseMemory:
             and self._admits(hit, step, step, watermark)
         ):
             return False
+        request.memory = state = self._enter(request, hit)
+        self._allocate(state, step)
+        self._publish(state, min(hit.tokens + tokens, request.num_tokens))
+        return True
+
+    def _enter(self, request: Sequence, hit: Hit) -> PagedState:
+        """A request begins, with the pages that it hit."""
         if self.index_offload is not None:
             self.index_offload.begin(request)
         state = PagedState(request.content)
@@ -174,10 +181,7 @@ class HiSparseMemory:
                 self._restore_index(state, here, hits)
             state.copy[:hits] = -1
             state.hot_required = True
-        self._allocate(state, step)
-        request.memory = state
-        self._publish(state, min(hit.tokens + tokens, request.num_tokens))
-        return True
+        return state
 
     def _restore_index(self, state: PagedState, first: int, end: int) -> None:
         """Copy indexer blocks back from their offload; they are findable at once."""

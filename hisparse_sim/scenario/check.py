@@ -17,6 +17,11 @@ from hisparse_sim.scenario.units import GIB
 def check_scenario(scenario: Scenario) -> None:
     """Raise InputError or Infeasible for combinations that vLLM would not start with."""
     check_engine(scenario.model, scenario.node, scenario.engine)
+    if scenario.cluster.prefill is not None:
+        try:
+            check_engine(scenario.model, scenario.node, scenario.cluster.prefill.engine)
+        except (InputError, Infeasible) as error:
+            raise error.within("cluster.prefill") from None
 
 
 def check_engine(model: ModelSpec, node: NodeSpec, engine: EngineSpec) -> None:

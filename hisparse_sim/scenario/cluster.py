@@ -4,11 +4,35 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 
 from hisparse_sim.scenario.base import Record
+from hisparse_sim.scenario.engine import EngineSpec
 
 RouterPolicy = Literal["round_robin", "least_loaded", "prefix_affinity"]
+
+
+class PrefillSpec(Record):
+    """Instances that only prefill, and the network over which they hand their KV to those that decode.
+
+    Each of ``engine.tp`` ranks of a decoding replica reads its own KV over its own adapter.
+    """
+
+    instances: PositiveInt = Field(default=1, le=1000)
+    engine: EngineSpec = EngineSpec()
+    """Of a prefilling instance, on nodes of the same type; its ``mode`` is ``resident``."""
+    link_bytes_per_s: PositiveFloat = 50e9
+    """Of one GPU's network adapter; 400 Gbit/s, as a DGX H200 has one for each GPU (NVIDIA datasheet)."""
+    lands: Literal["gpu", "host"] = "gpu"
+    """Where HiSparse takes KV that comes: into pages on the GPU, which are then mirrored, or into the host
+    pool, from where rows are gathered. The other modes have the GPU only."""
+
+    @field_validator("engine")
+    @classmethod
+    def _only_resident(cls, value: EngineSpec) -> EngineSpec:
+        if value.mode != "resident":
+            raise ValueError(f"mode {value.mode}: prefilling instances are simulated in mode resident")
+        return value
 
 
 class ClusterSpec(Record):
@@ -30,3 +54,5 @@ class ClusterSpec(Record):
     """Of ``prefix_affinity``: once the busiest instance has so many requests more than the idlest, and
     ``balance_rel_threshold`` times as many, the least loaded one is taken. vllm-router's default."""
     balance_rel_threshold: float = Field(default=1.5, ge=1)
+    prefill: PrefillSpec | None = None
+    """Prefill and decode apart: ``instances`` decode only. None: every instance does both."""

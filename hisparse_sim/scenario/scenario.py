@@ -50,10 +50,20 @@ class Scenario(Record):
 
     @property
     def replicas(self) -> int:
-        """Schedulers, each with memory of its own: DP replicas of all instances."""
+        """Schedulers, each with memory of its own: DP replicas of all instances, without prefilling ones."""
         return self.cluster.instances * self.engine.dp
+
+    @property
+    def prefilling(self) -> Scenario | None:
+        """The instances that only prefill, as a scenario of their own."""
+        prefill = self.cluster.prefill
+        if prefill is None:
+            return None
+        alone = ClusterSpec(instances=prefill.instances, router=self.cluster.router)
+        return self.model_copy(update={"engine": prefill.engine, "cluster": alone})
 
     @property
     def gpus(self) -> int:
         """Of all replicas."""
-        return self.replicas * self.tp
+        prefilling = self.prefilling
+        return self.replicas * self.tp + (prefilling.gpus if prefilling else 0)

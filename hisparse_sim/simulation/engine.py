@@ -14,6 +14,7 @@ import simpy
 from hisparse_sim.cost.work import StepCost, StepWork
 from hisparse_sim.memory.base import EngineDied
 from hisparse_sim.memory.content import ContentIndex
+from hisparse_sim.memory.handover import Arrivals, HiSparseImports
 from hisparse_sim.memory.offload import Job, OffloadMemory
 from hisparse_sim.memory.residency import HiSparseMemory
 from hisparse_sim.memory.residency_v030 import HiSparseMemoryV030
@@ -24,7 +25,7 @@ from hisparse_sim.simulation.jump import jump
 from hisparse_sim.simulation.links import D2H, H2D, HostLink
 from hisparse_sim.simulation.lockstep import Lockstep
 from hisparse_sim.simulation.lookups import UNIT, Lookups, Warmth
-from hisparse_sim.simulation.recorder import Recorder, RequestRecord, StepRow
+from hisparse_sim.simulation.recorder import Recorder, RequestRecord, StepRow, record_of
 from hisparse_sim.simulation.replica import Replica
 from hisparse_sim.simulation.survival import Ending, live_lock
 from hisparse_sim.workload.request import RequestSpec, Session
@@ -56,6 +57,8 @@ class _Life:
 
     record: RequestRecord
     over: Callable[[], None]
+    read: Callable[[], None] | None = None
+    """Called when its KV has been read from the engine that prefilled it, if one did."""
     warmth: Warmth = field(default_factory=Warmth)
     """Of its hot buffer."""
 
@@ -76,6 +79,7 @@ class Engine:
         *,
         content: ContentIndex | None = None,
         lockstep: Lockstep | None = None,
+        network: HostLink | None = None,
     ) -> None:
         self.env = env
         self.replica = replica
@@ -85,6 +89,10 @@ class Engine:
         self.recorder = recorder
         self.content = content or ContentIndex(self.memory.block_size)
         self._lockstep = lockstep
+        self.arrivals: Arrivals | None = getattr(self.memory, "arrivals", None)
+        """Requests that were prefilled elsewhere; none where nobody else prefills."""
+        self.network = network
+        """Over which their KV comes."""
         if lockstep is not None:
             lockstep.enter(self)
         self.host_bytes = [0.0, 0.0]
@@ -122,39 +130,47 @@ class Engine:
 
     def send(self, session: Session, spec: RequestSpec, over: Callable[[], None]) -> None:
         """A request arrives; ``over`` is called later, when it has finished or failed."""
-        tags = session.tags
-        record = RequestRecord(
-            spec.id,
-            tags.get("session", session.id),
-            self.env.now,
-            spec.prompt_tokens,
-            spec.output_tokens,
-            tenant=tags.get("tenant", ""),
-            priority=spec.priority,
-            replica=self.recorder.replica,
-        )
+        record = record_of(session, spec, self.env.now, self.recorder.replica)
         self.recorder.requests.append(record)
-        limit = self.scheduler.config.max_model_len
+        self.take(record, spec, over)
+
+    def takes(self, spec: RequestSpec) -> bool:
+        """Whether a request is short enough."""
+        return spec.prompt_tokens + max(spec.output_tokens, 1) <= self.scheduler.config.max_model_len
+
+    def take(
+        self,
+        record: RequestRecord,
+        spec: RequestSpec,
+        over: Callable[[], None],
+        read: Callable[[], None] | None = None,
+    ) -> Request | None:
+        """A request is here; None if it fails. ``read``: another engine has prefilled it, and is told when
+        its KV has been read from there."""
         outputs = max(spec.output_tokens, 1)  # a prefill-only request still samples once
         total = spec.prompt_tokens + outputs
-        if total > limit or self.died:
-            reason = f"{total:,} tokens exceed max_model_len {limit:,}"
+        if not self.takes(spec) or self.died:
+            reason = f"{total:,} tokens exceed max_model_len {self.scheduler.config.max_model_len:,}"
             self._fail(_Life(record, over), HAD_DIED if self.died else reason)
-            return
-        life = _Life(record, over)
-        self.scheduler.add(
-            Request(
-                spec.id,
-                spec.prompt_tokens,
-                outputs,
-                blocks_of(self.content, spec.content, total),
-                arrival=self.env.now,
-                priority=spec.priority,
-                private_from=described_tokens(spec.content) // self.content.block_size,
-                user=life,
-            )
+            if read is not None:
+                read()
+            return None
+        request = Request(
+            spec.id,
+            spec.prompt_tokens,
+            outputs,
+            blocks_of(self.content, spec.content, total),
+            arrival=self.env.now,
+            priority=spec.priority,
+            private_from=described_tokens(spec.content) // self.content.block_size,
+            user=_Life(record, over, read),
         )
-        self._rouse()
+        if read is not None:
+            assert self.arrivals is not None
+            self.arrivals.expected.add(request)
+        self.scheduler.add(request)
+        self.rouse()
+        return request
 
     def _fail(self, life: _Life, reason: str) -> None:
         life.record.status = "failed"
@@ -165,7 +181,8 @@ class Engine:
         assert later.callbacks is not None
         later.callbacks.append(lambda _: life.over())
 
-    def _rouse(self) -> None:
+    def rouse(self) -> None:
+        """Something has changed: look whether there is work."""
         if not self._wake.triggered:
             self._wake.succeed()
 
@@ -336,7 +353,8 @@ class Engine:
                 if hit.load_tokens:
                     record.load_start_s = now
         for request in decision.admitted:
-            request.user.record.first_scheduled_s = now
+            if request.user.record.first_scheduled_s is None:  # not where it was prefilled
+                request.user.record.first_scheduled_s = now
         work = self._work(decision)
         cost = replica.cost.step(work) if decision else StepCost()
         self.host_bytes[H2D] += cost.h2d_bytes * replica.ranks
@@ -344,6 +362,8 @@ class Engine:
         if isinstance(self.memory, HISPARSE) and self.memory.index_offload is not None:
             cost = self._index_traffic(cost)
         loaded, stored = self._begin_jobs()
+        if self.arrivals is not None and self.arrivals.started:
+            self._read()
         if not decision and recorder.rows:
             recorder.rows[-1].h2d_bytes += loaded
             recorder.rows[-1].d2h_bytes += stored
@@ -496,7 +516,37 @@ class Engine:
             record = cast(Request, job.request).user.record
             if record.load_end_s is None and not record.preemptions:
                 record.load_end_s = self.env.now
-        self._rouse()
+        self.rouse()
+
+    def _read(self) -> None:
+        """Begin to read the prompts for which blocks are reserved now."""
+        arrivals = self.arrivals
+        assert arrivals is not None
+        begun, arrivals.started = arrivals.started, []
+        for request, tokens in begun:
+            self.env.process(
+                self._receive(arrivals, cast(Request, request), tokens * self.replica.token_bytes)
+            )
+
+    def _receive(
+        self, arrivals: Arrivals, request: Request, size: float
+    ) -> Generator[simpy.Event, Any, None]:
+        """A prompt's KV comes over the network to each rank, and, under HiSparse, on into host memory."""
+        assert self.network is not None
+        life: _Life = request.user
+        if life.record.load_start_s is None:
+            life.record.load_start_s = self.env.now
+        yield self.network.transfer(size, H2D)
+        if life.record.load_end_s is None:
+            life.record.load_end_s = self.env.now
+        arrivals.under_way.discard(request)
+        if self._hisparse:
+            self.host_bytes[D2H] += size * self.replica.mirroring_ranks
+            if isinstance(self.memory, HiSparseImports) and not self.memory.to_host:
+                self.link.transfer(size, D2H)
+        assert life.read is not None
+        life.read()
+        self.rouse()
 
     def _update(self, batch: Batch) -> None:
         """The batch's results are here."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import simpy
@@ -11,14 +11,15 @@ from hisparse_sim.cost.links import LinkRates
 from hisparse_sim.cost.work import StepCost
 from hisparse_sim.memory.content import ContentIndex
 from hisparse_sim.scenario.scenario import Scenario
+from hisparse_sim.simulation.clients import Send
 from hisparse_sim.simulation.columns import PIECE_ROWS, Columns, StepLog
+from hisparse_sim.simulation.disaggregation import Disaggregation
 from hisparse_sim.simulation.engine import Engine
-from hisparse_sim.simulation.links import HostLink
+from hisparse_sim.simulation.links import H2D, HostLink
 from hisparse_sim.simulation.lockstep import Lockstep
 from hisparse_sim.simulation.recorder import Recorder, RequestRecord
-from hisparse_sim.simulation.replica import Replica, peers_of
+from hisparse_sim.simulation.replica import Replica, blocks_in, build_prefill, peers_of
 from hisparse_sim.simulation.router import Instance, Router
-from hisparse_sim.workload.request import RequestSpec, Session
 
 Queue = list[tuple[float, int, int]]
 
@@ -30,41 +31,60 @@ class Fleet:
     """The replicas of a scenario on one clock: DP replicas of instances behind a router."""
 
     def __init__(self, env: simpy.Environment, scenario: Scenario, first: Replica) -> None:
+        self._env = env
         self.requests: list[RequestRecord] = []
         """In order of arrival, of all engines."""
         self.engines: list[Engine] = []
-        dp = scenario.engine.dp
-        replicas = peers_of(first, scenario)
-        rates = LinkRates(scenario.node, ranks=first.ranks_per_node)
-        content = ContentIndex(first.memory.block_size)
-        together = dp > 1 and scenario.model.moe_layers > 0
-        instances = []
-        for start in range(0, len(replicas), dp):
-            lockstep = Lockstep(env) if together else None
-            for replica in replicas[start : start + dp]:
-                recorder = Recorder(
-                    grain_blocks=replica.memory.gpu.total // _ROW_GRAIN,
-                    requests=self.requests,
-                    replica=len(self.engines),
-                )
-                link = HostLink(
-                    env, rates.h2d_bytes_per_s, rates.d2h_bytes_per_s, rates.both_ways_bytes_per_s
-                )
-                self.engines.append(Engine(env, replica, link, recorder, content=content, lockstep=lockstep))
-            instances.append(Instance(self.engines[start:]))
-        self.router = Router(instances, scenario.cluster, content)
+        """Those that decode, then those that only prefill."""
+        self.router = self._pool(scenario, first, self.requests)
+        self.decoding = len(self.engines)
+        """How many decode."""
+        self.prefill: Replica | None = None
+        """One of those that only prefill."""
+        self.send: Send = self.engines[0].send if self.decoding == 1 else self.router.send
+        if (prefilling := scenario.prefilling) is not None:
+            self.prefill = build_prefill(prefilling)
+            router = self._pool(prefilling, self.prefill, [])
+            self.send = Disaggregation(router, self.router, self.requests).send
         self._logs = [StepLog(engine.recorder.rows) for engine in self.engines]
         self.steps: StepLog = self._logs[0] if len(self._logs) == 1 else _Logs(self._logs)
 
-    @property
-    def send(self) -> Callable[[Session, RequestSpec, Callable[[], None]], None]:
-        """Where requests arrive."""
-        return self.engines[0].send if len(self.engines) == 1 else self.router.send
+    def _pool(self, scenario: Scenario, first: Replica, requests: list[RequestRecord]) -> Router:
+        """Instances alike and their router."""
+        dp, start = scenario.engine.dp, len(self.engines)
+        rates = LinkRates(scenario.node, ranks=first.ranks_per_node)
+        content = ContentIndex(first.memory.block_size)
+        prefill = scenario.cluster.prefill
+        together = dp > 1 and scenario.model.moe_layers > 0
+        lockstep: Lockstep | None = None
+        for number, replica in enumerate(peers_of(first, scenario)):
+            if together and not number % dp:
+                lockstep = Lockstep(self._env)
+            recorder = Recorder(
+                grain_blocks=replica.memory.gpu.total // _ROW_GRAIN,
+                requests=requests,
+                replica=len(self.engines),
+            )
+            link = HostLink(
+                self._env, rates.h2d_bytes_per_s, rates.d2h_bytes_per_s, rates.both_ways_bytes_per_s
+            )
+            network = None
+            if prefill is not None:
+                speed = prefill.link_bytes_per_s
+                network = HostLink(self._env, speed, speed, 2 * speed)
+            self.engines.append(
+                Engine(
+                    self._env, replica, link, recorder, content=content, lockstep=lockstep, network=network
+                )
+            )
+        engines = self.engines[start:]
+        instances = [Instance(engines[i : i + dp]) for i in range(0, len(engines), dp)]
+        return Router(instances, scenario.cluster, content)
 
     @property
     def finished(self) -> int:
         """Requests that are over."""
-        return sum(engine.finished for engine in self.engines)
+        return sum(engine.finished for engine in self.engines[: self.decoding])
 
     @property
     def clock(self) -> float:
@@ -74,6 +94,15 @@ class Fleet:
     def link_bytes(self, direction: int) -> float:
         """Moved over the link of one GPU, in the mean of the replicas."""
         return sum(engine.link.bytes[direction] for engine in self.engines) / len(self.engines)
+
+    def network_bytes(self) -> float:
+        """Read from prefilling engines, over the adapters of all ranks."""
+        decoding = self.engines[: self.decoding]
+        return sum(e.network.bytes[H2D] * e.replica.ranks for e in decoding if e.network is not None)
+
+    def pool_blocks(self) -> list[tuple[int, int]]:
+        """Blocks of the GPU pool and of the host pool of each engine."""
+        return [blocks_in(engine.replica.pools) for engine in self.engines]
 
     def host_bytes(self, direction: int) -> float:
         """Read from or written to host memory, over all ranks."""

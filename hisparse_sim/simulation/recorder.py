@@ -10,6 +10,7 @@ from operator import add
 import numpy as np
 
 from hisparse_sim.cost.work import Floats, StepCost, totals_s
+from hisparse_sim.workload.request import RequestSpec, Session
 
 
 @dataclass(slots=True)
@@ -47,6 +48,21 @@ class RequestRecord:
     rides_from: int = -1
     """First batch, counted as they come back, whose token is not in here yet because the request rides
     in the scheduler's cohort; -1: it does not."""
+
+
+def record_of(session: Session, spec: RequestSpec, arrival_s: float, replica: int = 0) -> RequestRecord:
+    """Of a request that has just arrived."""
+    tags = session.tags
+    return RequestRecord(
+        spec.id,
+        tags.get("session", session.id),
+        arrival_s,
+        spec.prompt_tokens,
+        spec.output_tokens,
+        tenant=tags.get("tenant", ""),
+        priority=spec.priority,
+        replica=replica,
+    )
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from hisparse_sim.cost.profile import Profile, load_profile
 from hisparse_sim.cost.step import StepCostModel
 from hisparse_sim.errors import Infeasible, InputError
 from hisparse_sim.memory.budget import PoolSizes, size_pools
+from hisparse_sim.memory.handover import HiSparseImports, HoldingMemory, ResidentImports
 from hisparse_sim.memory.host import place, shares_host_pool
 from hisparse_sim.memory.index_offload import IndexOffload
 from hisparse_sim.memory.layout import kv_layout, require_hisparse
@@ -31,6 +32,8 @@ class Replica:
     cost: StepCostModel
     index_block_bytes: int
     """Of the indexer's offload, on one rank."""
+    token_bytes: int
+    """KV of a token in all layers, on one rank."""
     topk: int
     ranks: int
     mirroring_ranks: int
@@ -52,6 +55,13 @@ def check_simulated(scenario: Scenario) -> None:
             f"{scenario.tp}: run simulates a replica on one node, {scenario.node.name} has "
             f"{scenario.node.gpus} GPUs; estimate sizes larger ones",
             where="engine.tp",
+        )
+    if scenario.cluster.prefill is not None and (engine.mode == "offload" or _is_v030(scenario)):
+        what = f"mode {engine.mode} of vLLM {engine.version}"
+        raise InputError(
+            f"{what}: instances that decode what others prefill are simulated in modes resident and "
+            "hisparse of 0.33",
+            where="cluster.prefill",
         )
     if _is_v030(scenario) and engine.mode == "hisparse" and engine.indexer_offload_gib:
         raise InputError(
@@ -82,8 +92,25 @@ def profile_of(scenario: Scenario) -> Profile:
         raise InputError(f"{name}: {error.message}", where="calibration") from None
 
 
-def build_replica(scenario: Scenario) -> Replica:
-    """Size the pools and make the replica. Raises ``Infeasible`` for what vLLM would not start with."""
+def build_prefill(prefilling: Scenario) -> Replica:
+    """One of the instances that only prefill. Raises ``InputError`` and ``Infeasible``."""
+    try:
+        return build_replica(prefilling, prefills_only=True)
+    except (InputError, Infeasible) as error:
+        raise error.within("cluster.prefill") from None
+
+
+def blocks_in(pools: PoolSizes) -> tuple[int, int]:
+    """Blocks of the GPU pool and of the host pool (or chunks) that requests may have."""
+    host = pools.num_host_blocks - 1 if pools.num_host_blocks else pools.num_cpu_chunks
+    return pools.num_gpu_blocks - 1, host
+
+
+def build_replica(scenario: Scenario, *, prefills_only: bool = False) -> Replica:
+    """Size the pools and make the replica. Raises ``Infeasible`` for what vLLM would not start with.
+
+    ``prefills_only``: of an instance that hands its requests over.
+    """
     check_simulated(scenario)
     model, node, engine = scenario.model, scenario.node, scenario.engine
     pools = size_pools(model, node, engine)
@@ -93,7 +120,7 @@ def build_replica(scenario: Scenario) -> Replica:
     index_block_bytes = require_hisparse(layout, model).indexer_page_bytes if layout.hisparse else 0
     cost = StepCostModel(model, node, engine, profile, locality=scenario.locality)
     placement = place(node, engine)
-    memory = _memory(scenario, pools)
+    memory = _memory(scenario, pools, holds=prefills_only)
     return Replica(
         pools,
         profile,
@@ -101,6 +128,7 @@ def build_replica(scenario: Scenario) -> Replica:
         Scheduler(_scheduling(scenario, pools), memory),
         cost,
         index_block_bytes,
+        token_bytes=layout.token_bytes,
         topk=model.index_topk,
         ranks=scenario.tp,
         mirroring_ranks=1 if shares_host_pool(placement, engine) else scenario.tp,
@@ -116,7 +144,7 @@ def peers_of(replica: Replica, scenario: Scenario) -> list[Replica]:
     """``replica`` and the scenario's others: each with memory of its own, all priced in one place."""
     others = []
     for number in range(1, scenario.replicas):
-        memory = _memory(scenario, replica.pools)
+        memory = _memory(scenario, replica.pools, holds=isinstance(replica.memory, HoldingMemory))
         scheduler = Scheduler(replica.scheduler.config, memory)
         others.append(replace(replica, memory=memory, scheduler=scheduler, seed=replica.seed + number))
     return [replica, *others]
@@ -167,8 +195,11 @@ def _warnings(scenario: Scenario, pools: PoolSizes) -> list[str]:
     return found
 
 
-def _memory(scenario: Scenario, pools: PoolSizes) -> ResidentMemory | HiSparseMemory | HiSparseMemoryV030:
-    engine = scenario.engine
+def _memory(
+    scenario: Scenario, pools: PoolSizes, *, holds: bool = False
+) -> ResidentMemory | HiSparseMemory | HiSparseMemoryV030:
+    """``holds``: of an engine that only prefills."""
+    engine, prefill = scenario.engine, scenario.cluster.prefill
     delay = engine.transfer_delay_steps
     old = _is_v030(scenario)
     if delay is None:
@@ -194,10 +225,16 @@ def _memory(scenario: Scenario, pools: PoolSizes) -> ResidentMemory | HiSparseMe
             return HiSparseMemoryV030(sizes)
         chunks = pools.num_indexer_chunks
         offload = IndexOffload(chunks, pools.block_size) if chunks and caching else None
+        if prefill is not None:
+            return HiSparseImports(sizes, offload, to_host=prefill.lands == "host")
         return HiSparseMemory(sizes, offload)
     resident = ResidentSizes(
         pools.block_size, pools.num_gpu_blocks - 1, pools.max_model_len, watermark, caching
     )
+    if holds:
+        return HoldingMemory(resident)
+    if prefill is not None:
+        return ResidentImports(resident)
     if pools.mode == "offload" and pools.num_cpu_chunks and caching:
         return OffloadMemory(
             OffloadSizes(

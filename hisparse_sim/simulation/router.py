@@ -55,15 +55,23 @@ class Router:
 
     def send(self, session: Session, spec: RequestSpec, over: Callable[[], None]) -> None:
         """A request arrives; ``over`` is called later, when it has finished or failed."""
-        number = self._choose(spec)
-        chosen = self.instances[number]
+        engine, ended = self.choose(spec, over)
+        engine.send(session, spec, ended)
+
+    def takes(self, spec: RequestSpec) -> bool:
+        """Whether a request is short enough."""
+        return self.instances[0].engines[0].takes(spec)
+
+    def choose(self, spec: RequestSpec, over: Callable[[], None]) -> tuple[Engine, Callable[[], None]]:
+        """An engine for a request, and what to call when it is over there."""
+        chosen = self.instances[self._choose(spec)]
         chosen.under_way += 1
 
         def ended() -> None:
             chosen.under_way -= 1
             over()
 
-        chosen.pick().send(session, spec, ended)
+        return chosen.pick(), ended
 
     def _choose(self, spec: RequestSpec) -> int:
         count = len(self.instances)

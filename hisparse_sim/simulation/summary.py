@@ -37,6 +37,7 @@ prefix_hit_rate             1       prompt tokens found in any tier at first adm
 offload_hit_rate            1       those of them that the offload tier had to load
 host_to_device_bytes        bytes   over the links of all GPUs
 device_to_host_bytes        bytes   the same; ranks that share a host pool write it once
+network_bytes               bytes   of prompts that decoding engines read from prefilling ones, all ranks
 pcie_(h2d|d2h)_usage_mean   1       of one GPU's link (the rank that mirrors), of its copy rate, the run
 dram_usage_mean             1       bytes read and written / (host memory's rate x the run)
 hot_hit_rate                1       looked-up rows found in the hot buffers; rows in resident pages are
@@ -68,6 +69,7 @@ by_tenant                           null, or of each tenant ("": of none) when t
                                     and prefix_hit_rate; of more than 100 the 100 with most requests
 by_priority                         the same of each priority
 replicas                            engines: DP replicas of all instances; ``pools`` are of one of them
+prefill                             null, or how many more engines only prefill, and the blocks of each
 by_replica                          the same of each of them
 engine_death                        null, or name, step, time, words and remedy of an engine that did not
                                     survive (vLLM 0.30's admission), and how many requests failed by it
@@ -90,6 +92,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hisparse_sim import __version__
+from hisparse_sim.memory.budget import PoolSizes
 from hisparse_sim.memory.host import place
 from hisparse_sim.scenario.scenario import Scenario
 from hisparse_sim.simulation.columns import StepLog
@@ -121,6 +124,9 @@ def summarise(
     steps: StepLog,
     link_bytes: Sequence[float],
     host_bytes: Sequence[float],
+    pool_blocks: Sequence[tuple[int, int]],
+    network_bytes: float,
+    prefill: PoolSizes | None,
     *,
     end_s: float,
     complete: bool,
@@ -130,7 +136,8 @@ def summarise(
     """The content of ``summary.json``; a run that goes on may be asked for it at any time.
 
     ``link_bytes``: of one GPU, to and from the device, in the mean of the replicas; ``host_bytes``: read
-    and written, over all ranks; ``open_loop``: nobody waits to begin a session.
+    and written, over all ranks; ``pool_blocks``: of each engine, on GPU and host; ``prefill``: of an engine
+    that only prefills; ``open_loop``: nobody waits to begin a session.
     """
     requests, queue, pools = recorder.requests, recorder.queue, replica.pools
     done = [r for r in requests if r.status == "completed"]
@@ -146,7 +153,7 @@ def summarise(
     waited_s = recorder.waited(end_s)
     lookups = recorder.cost.lookups_rows
     copy = scenario.node.host_link
-    nodes = scenario.cluster.instances * place(scenario.node, scenario.engine).nodes
+    nodes = _nodes(scenario) + (_nodes(scenario.prefilling) if scenario.prefilling else 0)
     return {
         "schema": SCHEMA,
         "version": __version__,
@@ -171,11 +178,12 @@ def summarise(
         "offload_hit_rate": ratio(recorder.loaded_tokens, recorder.prompt_tokens),
         "host_to_device_bytes": host_bytes[H2D],
         "device_to_host_bytes": host_bytes[D2H],
+        "network_bytes": network_bytes,
         "pcie_h2d_usage_mean": ratio(link_bytes[H2D], end_s * copy.copy_h2d_bytes_per_s),
         "pcie_d2h_usage_mean": ratio(link_bytes[D2H], end_s * copy.copy_d2h_bytes_per_s),
         "dram_usage_mean": ratio(sum(host_bytes), end_s * nodes * scenario.node.dram_bytes_per_s),
         "hot_hit_rate": ratio(lookups - recorder.cost.misses_rows, lookups),
-        **_usage(steps, replica),
+        **_usage(steps, pool_blocks),
         **ended,
         "verdict": _verdict(recorder, failed, waiting_share, open_loop),
         "limit": _limit(recorder, waited_s, failed, end_s - start_s),
@@ -196,6 +204,9 @@ def summarise(
         "by_tenant": by_group(requests, lambda r: r.tenant, scenario.slo, span_s),
         "by_priority": by_group(requests, lambda r: r.priority, scenario.slo, span_s),
         "replicas": scenario.replicas,
+        "prefill": None
+        if prefill is None
+        else {"replicas": len(pool_blocks) - scenario.replicas, "num_gpu_blocks": prefill.num_gpu_blocks},
         "by_replica": by_group(requests, lambda r: r.replica, scenario.slo, span_s),
         **{name: ending.as_json() if ending else None for name, ending in endings.items()},
         "out_of_domain": out_of_domain(replica),
@@ -243,23 +254,29 @@ def time_mean(queue: Queue, start_s: float, end_s: float, *, column: int) -> flo
     return float((values * np.diff(times)).sum() / (end_s - start_s))
 
 
+def _nodes(scenario: Scenario) -> int:
+    return scenario.cluster.instances * place(scenario.node, scenario.engine).nodes
+
+
 def _tokens_per_step(recorder: Recorder) -> float | None:
     mean = ratio(recorder.accepted_tokens, recorder.verified_steps)
     return None if mean is None else 1.0 + mean
 
 
-def _usage(steps: StepLog, replica: Replica) -> dict[str, float | None]:
-    pools = replica.pools
-    gpu = pools.num_gpu_blocks - 1
-    host = pools.num_host_blocks - 1 if pools.num_host_blocks else pools.num_cpu_chunks
+def _usage(steps: StepLog, pool_blocks: Sequence[tuple[int, int]]) -> dict[str, float | None]:
+    """``pool_blocks``: of each engine, on GPU and host."""
     seconds = steps.column("end_s") - steps.column("start_s")
     if not len(seconds):
         return dict.fromkeys(("gpu_kv_usage_mean", "gpu_kv_usage_max", "host_usage_max"))
-    used = 1 - steps.column("gpu_free_blocks") / gpu
+    of = steps.column("replica")
+    gpu, host = np.array(pool_blocks).T
+    used = 1 - steps.column("gpu_free_blocks") / gpu[of]
+    there = host[of] > 0
+    host_used = 1 - steps.column("host_free_blocks")[there] / host[of][there]
     return {
         "gpu_kv_usage_mean": float((used * seconds).sum() / seconds.sum()),
         "gpu_kv_usage_max": float(used.max()),
-        "host_usage_max": 1 - int(steps.column("host_free_blocks").min()) / host if host else None,
+        "host_usage_max": float(host_used.max()) if len(host_used) else None,
     }
 
 
