@@ -1,4 +1,4 @@
-"""Figures by tenant and by priority of one run, as small text tables."""
+"""Figures by tenant, priority and replica of one run, as small text tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COLUMNS: tuple[tuple[str, Callable[[Group], str]], ...] = (
 
 
 def group_tables(summary: Summary) -> str:
-    """A line a tenant, then one a priority; empty where there is one of each only.
+    """A line a tenant, then one a priority and one a replica; empty where there is one of each only.
 
     At most ``MOST_ROWS`` lines a table, those with the most completed requests. Priorities that are the
     tenants' own are left out: they would say the same again.
@@ -32,8 +32,8 @@ def group_tables(summary: Summary) -> str:
     tenants, priorities = summary.get("by_tenant") or {}, summary.get("by_priority") or {}
     if sorted(map(str, tenants.values())) == sorted(map(str, priorities.values())):
         priorities = {}
-    tables = [_table(name, found) for name, found in (("tenant", tenants), ("priority", priorities)) if found]
-    return "\n\n".join(tables)
+    groups = {"tenant": tenants, "priority": priorities, "replica": summary.get("by_replica") or {}}
+    return "\n\n".join(_table(name, found) for name, found in groups.items() if found)
 
 
 def _table(title: str, groups: Mapping[str, Group]) -> str:

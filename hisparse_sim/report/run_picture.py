@@ -52,6 +52,13 @@ class RunPicture:
         return [replace(self, steps=self.steps[of == number]) for number in sorted(of.unique())]
 
     @property
+    def decoding(self) -> RunPicture:
+        """With the steps of those engines only that decode."""
+        if not self.summary.get("prefill"):
+            return self
+        return replace(self, steps=self.steps[self.steps["replica"] < self.replicas])
+
+    @property
     def _several(self) -> bool:
         return "replica" in self.steps and len(self.steps) > 0 and bool(self.steps["replica"].max())
 
@@ -145,21 +152,21 @@ class RunPicture:
     def mean(self, grid: TimeGrid, values: Floats, *, hold: bool, share: bool = False) -> Floats:
         """Mean of ``values`` (one a row of the steps) in each interval of ``grid``.
 
-        Of several replicas their sum, or, of a ``share`` of what each has, their mean.
+        Of several replicas their sum, or, of a ``share`` of what each has, the mean of those that decode.
         """
         start_s, end_s = self.column("start_s"), self.column("end_s")
         if not self._several:
             return grid.mean(start_s, end_s, values, hold=hold)
-        of = np.asarray(self.steps["replica"])
-        each = [
-            grid.mean(start_s[mine], end_s[mine], values[mine], hold=hold)
-            for mine in (of == number for number in np.unique(of))
-        ]
-        return np.asarray(sum(each) / (self.replicas if share else 1), dtype=np.float64)
+        of, decoding = np.asarray(self.steps["replica"]), self.replicas
+        total = np.zeros(len(grid.edges_s) - 1)
+        for number in range(decoding) if share else np.unique(of):
+            mine = of == number
+            total += grid.mean(start_s[mine], end_s[mine], values[mine], hold=hold)
+        return total / decoding if share else total
 
     @property
     def replicas(self) -> int:
-        """Engines of the run."""
+        """Engines of the run, without those that only prefill."""
         return int(self.summary.get("replicas") or 1)
 
     def running(self, grid: TimeGrid) -> Floats:
@@ -199,7 +206,7 @@ class RunPicture:
         return self.mean(grid, 100 * pages / self.host_blocks, hold=False, share=True)
 
     def gb_per_s(self, grid: TimeGrid, direction: str) -> Floats:
-        """Traffic of one GPU's link, ``h2d`` or ``d2h``, in the mean of the replicas."""
+        """Traffic of one GPU's link, ``h2d`` or ``d2h``, in the mean of the replicas that decode."""
         return self._rate(grid, f"{direction}_bytes") / GB / self.replicas
 
     def _rate(self, grid: TimeGrid, column: str) -> Floats:

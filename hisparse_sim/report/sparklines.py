@@ -98,9 +98,12 @@ def _spread(run: RunPicture, quantity: _Quantity, line: Floats) -> tuple[float, 
     whole = quantity.line(run, TimeGrid.over(run.end_s, intervals=1))
     mean = float(whole[0]) if whole is not None else 0.0
     rows = quantity.rows(run)
-    if rows is None or (run.replicas > 1 and not quantity.top):
+    if rows is None or (len(run.parts()) > 1 and not quantity.top):
         return float(line.min()), mean, float(line.max())
     if quantity.top:
+        run = run.decoding
+        rows = quantity.rows(run)
+        assert rows is not None
         seconds = run.column("end_s") - run.column("start_s")
         mean = float((rows * seconds).sum() / seconds.sum())
     return float(rows.min()), mean, float(rows.max())

@@ -92,8 +92,8 @@ class Fleet:
         return max(engine.clock for engine in self.engines)
 
     def link_bytes(self, direction: int) -> float:
-        """Moved over the link of one GPU, in the mean of the replicas."""
-        return sum(engine.link.bytes[direction] for engine in self.engines) / len(self.engines)
+        """Moved over the link of one GPU, in the mean of the replicas that decode."""
+        return sum(engine.link.bytes[direction] for engine in self.engines) / self.decoding
 
     def network_bytes(self) -> float:
         """Read from prefilling engines, over the adapters of all ranks."""

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_runs import CONVERSATIONS, POISSON, STREAM, scenario
 
+from hisparse_sim.errors import Infeasible, InputError
 from hisparse_sim.simulation.fleet import merged
 from hisparse_sim.simulation.result import Result
 from hisparse_sim.simulation.run import simulate
@@ -161,3 +162,123 @@ def test_queues_of_all_engines_add_up(found):
     for when in range(22):
         each = [at(queue, when) for queue in queues]
         assert at(total, when) == (sum(a for a, _ in each), sum(b for _, b in each))
+
+
+# -- prefill and decode apart ---------------------------------------------------------------------
+
+PREFILL = {"engine": {"max_model_len": 16_000}}
+EVEN = {"kind": "open", "arrivals": {"kind": "even", "rate_per_s": 0.5}, "requests": 6,
+        "prompt_tokens": 12_345, "output_tokens": 400}  # fmt: skip
+
+
+def apart(workload: dict[str, Any], engine: dict[str, Any], **prefill: Any) -> Result:
+    return run(workload, engine, cluster={"prefill": PREFILL | prefill})
+
+
+def test_decodes_are_not_disturbed_by_prefills_elsewhere():
+    together, split = run(EVEN, RESIDENT), apart(EVEN, RESIDENT)
+    assert together.summary["itl_s"]["p99"] > 5 * split.summary["itl_s"]["p99"]
+    assert split.summary["tpot_s"]["p99"] < together.summary["tpot_s"]["p50"]
+    assert split.summary["requests_completed"] == 6
+    assert split.summary["prefill"]["replicas"] == 1
+
+
+def test_a_prompt_crosses_the_network_once_for_each_rank():
+    split = apart(EVEN, RESIDENT)
+    row, indexer = 656, 132  # bytes of a token: latent row in 78 layers, indexer key in 21
+    assert split.summary["network_bytes"] == pytest.approx(6 * 12_345 * 8 * (78 * row + 21 * indexer))
+    loads = split.requests["load_end_s"] - split.requests["load_start_s"]
+    assert np.allclose(loads, split.summary["network_bytes"] / 6 / 8 / 50e9)
+
+
+def test_a_slower_network_delays_the_first_token_by_as_much():
+    fast, slow = apart(EVEN, RESIDENT), apart(EVEN, RESIDENT, link_bytes_per_s=1e9)
+    rank_bytes = fast.summary["network_bytes"] / 6 / 8
+    later = slow.requests["ttft_s"] - fast.requests["ttft_s"]
+    assert np.allclose(later, rank_bytes / 1e9 - rank_bytes / 50e9, atol=0.03)  # a step or two
+
+
+@pytest.mark.parametrize(
+    ("engine", "lands"),
+    [(RESIDENT, "gpu"), ({"mode": "hisparse"}, "gpu"), ({"mode": "hisparse"}, "host")],
+)
+def test_all_blocks_come_back_wherever_prompts_land(engine, lands):
+    from hisparse_sim.simulation.replica import build_replica
+
+    asked = scenario(
+        CONVERSATIONS,
+        mode=engine["mode"],
+        engine=engine,
+        cluster={"instances": 1, "prefill": PREFILL | {"lands": lands}},
+    )
+    replica = build_replica(asked)
+    result = simulate(asked, replica=replica)
+    assert result.summary["requests_completed"] == 18
+    assert replica.memory.gpu.free == replica.memory.gpu.total
+    if engine["mode"] == "hisparse":
+        pool = replica.memory.host_pool
+        assert pool.free == pool.total
+        assert replica.memory.hot_in_use == replica.memory.pages == replica.memory.copies.host_only == 0
+
+
+def test_prompts_that_land_in_the_host_pool_are_read_through_the_hot_buffer():
+    to_gpu, to_host = (apart(EVEN, {"mode": "hisparse"}, lands=where).summary for where in ("gpu", "host"))
+    assert to_gpu["hot_hit_rate"] is None
+    assert 0.5 < to_host["hot_hit_rate"] < 1
+    assert to_host["tpot_s"]["mean"] > to_gpu["tpot_s"]["mean"]
+    assert to_host["gpu_kv_usage_max"] <= to_gpu["gpu_kv_usage_max"]
+
+
+def test_a_prefilling_engine_keeps_blocks_until_they_are_read():
+    # Decoding has room for one of these at a time, prefilling for two.
+    pool = {"num_gpu_blocks": 230, "max_model_len": 13_000}
+    burst = EVEN | {"arrivals": {"kind": "even", "rate_per_s": 50}}
+    held = run(
+        burst,
+        RESIDENT | pool,
+        cluster={"prefill": {"engine": pool | {"num_gpu_blocks": 400}}},
+    )
+    requests = held.requests
+    assert held.summary["requests_completed"] == 6
+    # The third prompt is not begun before the first one has been read, which its decoding allows at once;
+    # the fourth one not before the second one has been read: when the first request has ended.
+    begun, ended = requests["first_scheduled_s"].to_numpy(), requests["finish_s"].to_numpy()
+    assert begun[3] >= ended[0]
+    assert begun[4] >= ended[1]
+
+
+def test_a_request_too_long_to_decode_is_not_prefilled():
+    split = run(
+        EVEN,
+        RESIDENT | {"max_model_len": 12_500},
+        cluster={"prefill": PREFILL},
+    )
+    assert split.summary["requests_failed"] == 6
+    assert split.summary["engine_steps"] == 0
+
+
+def test_a_request_too_long_to_prefill_fails_by_that_name():
+    split = run(EVEN, RESIDENT, cluster={"prefill": {"engine": {"max_model_len": 8192}}})
+    assert split.summary["requests_failed"] == 6
+    assert "12,346 tokens exceed max_model_len 8,192" in split.requests["reason"][0]
+
+
+def test_a_preempted_request_is_prefilled_again_where_it_decodes():
+    # Blocks for two prompts, and not for what they say.
+    pool = {"num_gpu_blocks": 400, "max_model_len": 14_000}
+    long = EVEN | {"requests": 2, "output_tokens": 1500, "arrivals": {"kind": "even", "rate_per_s": 50}}
+    split = run(long, RESIDENT | pool, cluster={"prefill": {"engine": {"max_model_len": 16_000}}})
+    assert split.summary["preemptions"] > 0
+    assert split.summary["requests_completed"] == 2
+    assert split.summary["network_bytes"] == apart(long, RESIDENT).summary["network_bytes"]
+
+
+@pytest.mark.parametrize("engine", [{"mode": "offload"}, {"mode": "hisparse", "version": "0.30"}])
+def test_modes_that_take_nothing_over_are_refused(engine):
+    with pytest.raises(InputError, match=r"cluster\.prefill.*are simulated in modes resident and hisparse"):
+        run(EVEN, engine, cluster={"prefill": PREFILL})
+
+
+def test_a_prefilling_engine_that_cannot_start_is_named():
+    with pytest.raises(Infeasible, match=r"cluster\.prefill\.engine\.max_model_len"):
+        run(EVEN, RESIDENT, cluster={"prefill": {"engine": {"max_model_len": 16_000, "num_gpu_blocks": 20}}})

@@ -10,7 +10,7 @@ import pytest
 from small_runs import CONVERSATIONS, POISSON, STREAM, scenario
 
 from hisparse_sim.errors import HiSparseError
-from hisparse_sim.scenario.cluster import ClusterSpec
+from hisparse_sim.scenario.cluster import ClusterSpec, PrefillSpec
 from hisparse_sim.scenario.engine import EngineSpec
 from hisparse_sim.scenario.node import GpuSpec, HostLinkSpec, NodeSpec
 from hisparse_sim.scenario.scenario import Scenario, SloSpec
@@ -327,7 +327,24 @@ CLUSTER: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("field", ClusterSpec.model_fields)
+PREFILL: dict[str, tuple[Any, dict[str, Any]]] = {
+    "instances": (2, {}),
+    "engine": ({"mode": "resident", "max_num_batched_tokens": 2048, "max_num_seqs": 64}, {}),
+    "link_bytes_per_s": (1e9, {}),
+    "lands": ("host", {}),
+}
+
+
+@pytest.mark.parametrize("field", PrefillSpec.model_fields)
+def test_a_setting_of_prefilling_instances_moves_a_figure(field):
+    value, prefill = PREFILL[field]
+    changed = prefill | {field: value}
+    before, after = (figures(CROWD, {}, cluster={"prefill": spec}) for spec in (prefill, changed))
+    assert before != after
+    assert "refused" not in before + after
+
+
+@pytest.mark.parametrize("field", sorted(set(ClusterSpec.model_fields) - {"prefill"}))
 def test_a_cluster_setting_moves_a_figure(field):
     value, cluster = CLUSTER[field]
     assert figures(CROWD, {}, cluster=cluster) != figures(CROWD, {}, cluster=cluster | {field: value})
