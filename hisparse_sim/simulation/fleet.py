@@ -15,11 +15,12 @@ from hisparse_sim.simulation.clients import Send
 from hisparse_sim.simulation.columns import PIECE_ROWS, Columns, StepLog
 from hisparse_sim.simulation.disaggregation import Disaggregation
 from hisparse_sim.simulation.engine import Engine
-from hisparse_sim.simulation.links import H2D, HostLink
+from hisparse_sim.simulation.links import D2H, H2D, HostLink
 from hisparse_sim.simulation.lockstep import Lockstep
 from hisparse_sim.simulation.recorder import Recorder, RequestRecord
 from hisparse_sim.simulation.replica import Replica, blocks_in, build_prefill, peers_of
 from hisparse_sim.simulation.router import Instance, Router
+from hisparse_sim.simulation.summary import Totals
 
 Queue = list[tuple[float, int, int]]
 
@@ -91,22 +92,23 @@ class Fleet:
         """Now, or where the engine that is furthest will be when it next yields."""
         return max(engine.clock for engine in self.engines)
 
-    def link_bytes(self, direction: int) -> float:
-        """Moved over the link of one GPU, in the mean of the replicas that decode."""
-        return sum(engine.link.bytes[direction] for engine in self.engines) / self.decoding
+    def totals(self) -> Totals:
+        """What has been moved so far, and the pools."""
+        engines, decoding = self.engines, self.engines[: self.decoding]
 
-    def network_bytes(self) -> float:
-        """Read from prefilling engines, over the adapters of all ranks."""
-        decoding = self.engines[: self.decoding]
-        return sum(e.network.bytes[H2D] * e.replica.ranks for e in decoding if e.network is not None)
+        def host(direction: int) -> float:
+            return sum(engine.host_bytes[direction] for engine in engines)
 
-    def pool_blocks(self) -> list[tuple[int, int]]:
-        """Blocks of the GPU pool and of the host pool of each engine."""
-        return [blocks_in(engine.replica.pools) for engine in self.engines]
+        def link(direction: int) -> float:
+            return sum(engine.link.bytes[direction] for engine in decoding) / len(decoding)
 
-    def host_bytes(self, direction: int) -> float:
-        """Read from or written to host memory, over all ranks."""
-        return sum(engine.host_bytes[direction] for engine in self.engines)
+        return Totals(
+            [blocks_in(engine.replica.pools) for engine in engines],
+            (link(H2D), link(D2H)),
+            (host(H2D), host(D2H)),
+            sum(e.network.bytes[H2D] * e.replica.ranks for e in decoding if e.network is not None),
+            self.prefill.pools if self.prefill is not None else None,
+        )
 
     def recorder(self, end_s: float) -> Recorder:
         """Totals of all engines until ``end_s``; seconds of waiting and of busy GPUs are means of them."""

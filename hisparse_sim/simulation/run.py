@@ -18,7 +18,6 @@ from hisparse_sim.simulation.clients import Clients
 from hisparse_sim.simulation.engine import HAD_DIED
 from hisparse_sim.simulation.fleet import Fleet
 from hisparse_sim.simulation.interrupt import held_interrupts
-from hisparse_sim.simulation.links import D2H, H2D
 from hisparse_sim.simulation.recorder import RequestRecord
 from hisparse_sim.simulation.replica import Replica, build_replica
 from hisparse_sim.simulation.result import INTERRUPTED, SO_FAR, Result
@@ -139,11 +138,7 @@ class _Run:
             self.replica,
             recorder,
             fleet.steps,
-            [fleet.link_bytes(direction) for direction in (H2D, D2H)],
-            [fleet.host_bytes(direction) for direction in (H2D, D2H)],
-            fleet.pool_blocks(),
-            fleet.network_bytes(),
-            fleet.prefill.pools if fleet.prefill else None,
+            fleet.totals(),
             end_s=end_s,
             complete=complete,
             open_loop=self.open_loop,

@@ -86,7 +86,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -117,16 +117,27 @@ Queue = Sequence[tuple[float, int, int]]
 """(time, running, waiting) whenever one of them changes."""
 
 
+class Totals(NamedTuple):
+    """What all engines have moved, and what they have."""
+
+    pool_blocks: Sequence[tuple[int, int]]
+    """Of each engine, on GPU and host; those that only prefill come last."""
+    link_bytes: tuple[float, float] = (0.0, 0.0)
+    """Over the link of one GPU, to and from it, in the mean of the replicas that decode."""
+    host_bytes: tuple[float, float] = (0.0, 0.0)
+    """Read from and written to host memory, over all ranks."""
+    network_bytes: float = 0.0
+    """Read from engines that prefill, over all ranks."""
+    prefill: PoolSizes | None = None
+    """Of an engine that only prefills."""
+
+
 def summarise(
     scenario: Scenario,
     replica: Replica,
     recorder: Recorder,
     steps: StepLog,
-    link_bytes: Sequence[float],
-    host_bytes: Sequence[float],
-    pool_blocks: Sequence[tuple[int, int]],
-    network_bytes: float,
-    prefill: PoolSizes | None,
+    totals: Totals,
     *,
     end_s: float,
     complete: bool,
@@ -135,10 +146,9 @@ def summarise(
 ) -> dict[str, Any]:
     """The content of ``summary.json``; a run that goes on may be asked for it at any time.
 
-    ``link_bytes``: of one GPU, to and from the device, in the mean of the replicas; ``host_bytes``: read
-    and written, over all ranks; ``pool_blocks``: of each engine, on GPU and host; ``prefill``: of an engine
-    that only prefills; ``open_loop``: nobody waits to begin a session.
+    ``open_loop``: nobody waits to begin a session.
     """
+    link_bytes, host_bytes = totals.link_bytes, totals.host_bytes
     requests, queue, pools = recorder.requests, recorder.queue, replica.pools
     done = [r for r in requests if r.status == "completed"]
     ended = counts(requests)
@@ -178,12 +188,12 @@ def summarise(
         "offload_hit_rate": ratio(recorder.loaded_tokens, recorder.prompt_tokens),
         "host_to_device_bytes": host_bytes[H2D],
         "device_to_host_bytes": host_bytes[D2H],
-        "network_bytes": network_bytes,
+        "network_bytes": totals.network_bytes,
         "pcie_h2d_usage_mean": ratio(link_bytes[H2D], end_s * copy.copy_h2d_bytes_per_s),
         "pcie_d2h_usage_mean": ratio(link_bytes[D2H], end_s * copy.copy_d2h_bytes_per_s),
         "dram_usage_mean": ratio(sum(host_bytes), end_s * nodes * scenario.node.dram_bytes_per_s),
         "hot_hit_rate": ratio(lookups - recorder.cost.misses_rows, lookups),
-        **_usage(steps, pool_blocks),
+        **_usage(steps, totals.pool_blocks),
         **ended,
         "verdict": _verdict(recorder, failed, waiting_share, open_loop),
         "limit": _limit(recorder, waited_s, failed, end_s - start_s),
@@ -204,9 +214,7 @@ def summarise(
         "by_tenant": by_group(requests, lambda r: r.tenant, scenario.slo, span_s),
         "by_priority": by_group(requests, lambda r: r.priority, scenario.slo, span_s),
         "replicas": scenario.replicas,
-        "prefill": None
-        if prefill is None
-        else {"replicas": len(pool_blocks) - scenario.replicas, "num_gpu_blocks": prefill.num_gpu_blocks},
+        "prefill": _prefill(totals, scenario.replicas),
         "by_replica": by_group(requests, lambda r: r.replica, scenario.slo, span_s),
         **{name: ending.as_json() if ending else None for name, ending in endings.items()},
         "out_of_domain": out_of_domain(replica),
@@ -252,6 +260,13 @@ def time_mean(queue: Queue, start_s: float, end_s: float, *, column: int) -> flo
     times = np.clip([*(q[0] for q in queue), end_s], start_s, end_s)
     values = np.array([q[column] for q in queue], dtype=float)
     return float((values * np.diff(times)).sum() / (end_s - start_s))
+
+
+def _prefill(totals: Totals, decoding: int) -> dict[str, int] | None:
+    if totals.prefill is None:
+        return None
+    engines = len(totals.pool_blocks) - decoding
+    return {"replicas": engines, "num_gpu_blocks": totals.prefill.num_gpu_blocks}
 
 
 def _nodes(scenario: Scenario) -> int:

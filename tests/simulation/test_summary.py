@@ -7,14 +7,12 @@ import re
 
 import numpy as np
 import pytest
-import simpy
 from small_runs import CONVERSATIONS, POISSON, run, scenario
 
 from hisparse_sim.cost.work import StepCost
 from hisparse_sim.scenario.scenario import SloSpec
 from hisparse_sim.simulation import summary as figures
 from hisparse_sim.simulation.columns import StepLog
-from hisparse_sim.simulation.links import HostLink
 from hisparse_sim.simulation.recorder import Recorder, RequestRecord, StepRow
 from hisparse_sim.simulation.replica import build_replica
 from hisparse_sim.simulation.run import simulate
@@ -71,8 +69,7 @@ def summarise(recorder: Recorder, *, end_s: float = 100.0, open_loop: bool = Fal
         build_replica(asked),
         recorder,
         StepLog(recorder.rows),
-        HostLink(simpy.Environment(), 1.0, 1.0, 2.0),
-        (0.0, 0.0),
+        figures.Totals([(1000, 1000)]),
         end_s=end_s,
         complete=True,
         open_loop=open_loop,
