@@ -116,6 +116,7 @@ def test_the_tables_have_their_columns(tmp_path):
         "load_end_s",
         "preempted_s",
         "reason",
+        "replica",
     ]
     assert {"first_step", "last_step", "start_s", "end_s", "running", "waiting"} <= set(steps.columns)
     assert len(requests) == 4
@@ -182,7 +183,10 @@ BAD = {
     ),
     "amd": (["--set", "node=8xmi350x"], "engine.mode: HiSparse runs on NVIDIA GPUs only"),
     "no indexer": (["--set", "model=kimi-k2"], "kimi-k2 has no sparse-attention indexer"),
-    "replicas": (["--set", "engine.dp=2"], "--set engine.dp=2: 2 replicas: run simulates one replica"),
+    "handover": (
+        ["--mode", "offload", "--set", "cluster.prefill.instances=1"],
+        "cluster.prefill: mode offload of vLLM 0.33: instances that decode what others prefill",
+    ),
     "drafts": (["--set", "engine.mtp=1", "--set", "model=llama-3.1-8b"], "no MTP layer to draft with"),
     "version": (["--set", "engine.version=0.30"], "run simulates no indexer offload beside HiSparse"),
     "two nodes": (["--set", "engine.tp=16"], "16: run simulates a replica on one node"),

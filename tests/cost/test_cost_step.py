@@ -180,6 +180,7 @@ works = st.builds(
     staged_tokens=st.integers(0, 1_000_000),
     mirrored_tokens=st.integers(0, 40_000),
     draft_tokens=st.just(0),
+    group_tokens=st.just(0) | st.integers(1, 400_000),
 )
 ENGINES = (
     {"model": "glm-5.3", "mode": "hisparse"},
