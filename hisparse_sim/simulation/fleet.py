@@ -15,7 +15,7 @@ from hisparse_sim.simulation.clients import Send
 from hisparse_sim.simulation.columns import PIECE_ROWS, Columns, StepLog
 from hisparse_sim.simulation.disaggregation import Disaggregation
 from hisparse_sim.simulation.engine import Engine
-from hisparse_sim.simulation.links import D2H, H2D, HostLink
+from hisparse_sim.simulation.links import D2H, H2D, HostLink, HostMemory
 from hisparse_sim.simulation.lockstep import Lockstep
 from hisparse_sim.simulation.recorder import Recorder, RequestRecord
 from hisparse_sim.simulation.replica import Replica, blocks_in, build_prefill, peers_of
@@ -53,7 +53,10 @@ class Fleet:
     def _pool(self, scenario: Scenario, first: Replica, requests: list[RequestRecord]) -> Router:
         """Instances alike and their router."""
         dp, start = scenario.engine.dp, len(self.engines)
-        rates = LinkRates(scenario.node, ranks=first.ranks_per_node)
+        node, apart = scenario.node, max(1, min(first.ranks_per_node // first.ranks, dp))
+        # Replicas on one node share its memory as they come; a replica alone always has all of it.
+        rates = LinkRates(node, ranks=1 if apart > 1 else first.ranks_per_node)
+        memory: HostMemory | None = None
         content = ContentIndex(first.memory.block_size)
         prefill = scenario.cluster.prefill
         together = dp > 1 and scenario.model.moe_layers > 0
@@ -66,8 +69,15 @@ class Fleet:
                 requests=requests,
                 replica=len(self.engines),
             )
+            if apart > 1 and not number % dp % apart:
+                memory = HostMemory(node.dram_bytes_per_s)
             link = HostLink(
-                self._env, rates.h2d_bytes_per_s, rates.d2h_bytes_per_s, rates.both_ways_bytes_per_s
+                self._env,
+                rates.h2d_bytes_per_s,
+                rates.d2h_bytes_per_s,
+                rates.both_ways_bytes_per_s,
+                memory=memory,
+                ranks=first.ranks,
             )
             network = None
             if prefill is not None:

@@ -12,6 +12,34 @@ _End = tuple[float, int, simpy.Event]
 """What the direction must have served, a serial number, and the event that then fires."""
 
 
+class HostMemory:
+    """A node's DRAM, which the links of several replicas share: together they move at most its rate."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._links: list[HostLink] = []
+
+    def join(self, link: HostLink) -> None:
+        """A replica's GPUs are on this node."""
+        self._links.append(link)
+
+    @property
+    def scale(self) -> float:
+        """What of their own speed the links reach now."""
+        wanted = sum(link.demand for link in self._links)
+        return min(1.0, self._bytes_per_s / wanted) if wanted else 1.0
+
+    def advance(self) -> None:
+        """Let all transfers run up to now."""
+        for link in self._links:
+            link.advance()
+
+    def plan(self) -> None:
+        """Find out anew when transfers end."""
+        for link in self._links:
+            link.plan()
+
+
 class HostLink:
     """Two directions, each shared equally by its transfers; together they stay below a ceiling.
 
@@ -23,8 +51,20 @@ class HostLink:
     when its direction has served each of them ``size`` bytes more: that is all that is kept.
     """
 
-    def __init__(self, env: simpy.Environment, h2d: float, d2h: float, both: float) -> None:
+    def __init__(
+        self,
+        env: simpy.Environment,
+        h2d: float,
+        d2h: float,
+        both: float,
+        *,
+        memory: HostMemory | None = None,
+        ranks: int = 1,
+    ) -> None:
         self.env = env
+        self._memory, self._ranks = memory, ranks
+        if memory is not None:
+            memory.join(self)
         self.rates = (h2d, d2h)
         """Bytes/s of each direction alone."""
         self._scale = min(1.0, both / (h2d + d2h))
@@ -51,18 +91,27 @@ class HostLink:
         if size <= 0:
             done.succeed()
             return done
-        self._advance()
+        together = self._memory or self
+        together.advance()
         self._count += 1  # of transfers that end together, the first come is the first told
         heappush(self._ends[direction], (self._served[direction] + size, self._count, done))
-        self._plan()
+        together.plan()
         return done
+
+    @property
+    def demand(self) -> float:
+        """Bytes/s of host memory that the link would use if it had that to itself."""
+        busy = [self.rates[d] for d in (H2D, D2H) if self._ends[d]]
+        return self._ranks * sum(busy) * (self._scale if len(busy) > 1 else 1.0)
 
     def _speed(self, direction: int) -> float:
         """Bytes/s of one transfer."""
         scale = self._scale if self._ends[1 - direction] else 1.0
+        if self._memory is not None:
+            scale *= self._memory.scale
         return self.rates[direction] * scale / len(self._ends[direction])
 
-    def _advance(self) -> None:
+    def advance(self) -> None:
         """Let the transfers run up to now."""
         elapsed = self.env.now - self._since
         self._since = self.env.now
@@ -70,7 +119,7 @@ class HostLink:
         for direction in (H2D, D2H):
             self._served[direction] += elapsed * speeds[direction]
 
-    def _plan(self) -> None:
+    def plan(self) -> None:
         """Wake up when the next transfer ends, at the speeds of now."""
         waits = [
             (max(0.0, ends[0][0] - self._served[d]) / self._speed(d), d)
@@ -88,7 +137,8 @@ class HostLink:
     def _ring(self, alarm: simpy.Event) -> None:
         if alarm is not self._alarm:  # planned before another transfer came
             return
-        self._advance()
+        together = self._memory or self
+        together.advance()
         # The transfer waited for has ended by definition: late in a long run the clock's rounding is
         # worth more bytes than a small transfer has, and one left over would ring for ever.
         direction = self._next
@@ -97,4 +147,4 @@ class HostLink:
         while ends and ends[0][0] <= served:
             heappop(ends)[2].succeed()
         self._served[direction] = served if ends else 0.0
-        self._plan()
+        together.plan()

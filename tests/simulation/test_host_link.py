@@ -7,7 +7,7 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hisparse_sim.simulation.links import D2H, H2D, HostLink
+from hisparse_sim.simulation.links import D2H, H2D, HostLink, HostMemory
 
 H2D_RATE, D2H_RATE, BOTH_RATE = 50e9, 40e9, 70e9
 
@@ -109,3 +109,61 @@ def test_late_in_a_long_run_the_clocks_rounding_does_not_stop_it(start_s):
     jobs = [(0, 1.0, H2D), (0, 64.0, D2H), (0.1, 7e3, H2D), (0.1, 1e6, H2D), (0.1, 3e9, D2H)]
     _, found = ends(jobs, start_s=start_s)
     assert found == pytest.approx([start_s + end for end in ends(jobs)[1]], abs=1e-5)
+
+
+def over_one_memory(
+    jobs: list[tuple[float, float, int, int]], dram: float, *, ranks: int = 4, links: int = 2
+) -> list[float]:
+    """When each of ``jobs`` (time, bytes, direction, link) has arrived."""
+    env = simpy.Environment()
+    memory = HostMemory(dram)
+    there = [HostLink(env, H2D_RATE, D2H_RATE, BOTH_RATE, memory=memory, ranks=ranks) for _ in range(links)]
+    found = [float("nan")] * len(jobs)
+
+    def play(index: int, at_s: float, size: float, direction: int, link: int):
+        yield env.timeout(at_s)
+        yield there[link].transfer(size, direction)
+        found[index] = env.now
+
+    for index, job in enumerate(jobs):
+        env.process(play(index, *job))
+    for _ in range(300 * len(jobs)):
+        try:
+            env.step()
+        except simpy.core.EmptySchedule:
+            return found
+    pytest.fail("the links keep ringing")
+
+
+def test_links_of_two_replicas_share_the_memory_only_while_both_are_busy():
+    # Four ranks a replica: 200 GB/s each, of 250 for both. The first alone for 0.1 s, then 5/8 of its speed.
+    found = over_one_memory([(0, 10e9, H2D, 0), (0.1, 5e9, H2D, 1)], 250e9)
+    assert found[1] == pytest.approx(0.1 + 5e9 / (50e9 * 250 / 400))
+    left = 5e9 - 5e9  # the first had 5 GB left at 0.1 s, and as much speed as the other
+    assert found[0] == pytest.approx(found[1] + left / 50e9)
+
+
+def test_memory_fast_enough_changes_nothing():
+    jobs = [(0, 10e9, H2D, 0), (0.05, 5e9, H2D, 1), (0.1, 5e9, D2H, 0)]
+    alone = ends([job[:3] for job in jobs if job[3] == 0])[1]
+    shared = over_one_memory(jobs, 1e12)
+    assert [shared[0], shared[2]] == pytest.approx(alone)
+    assert shared[1] == pytest.approx(0.15)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0, 1), st.floats(1e6, 5e10), st.sampled_from([H2D, D2H]), st.sampled_from([0, 1, 2])
+        ),
+        min_size=1,
+        max_size=10,
+    ),
+    st.floats(5e10, 1e12),
+)
+@settings(max_examples=60, deadline=None)
+def test_together_links_never_move_more_than_the_memory(jobs, dram):
+    found = over_one_memory(jobs, dram, links=3)
+    assert not any(end != end for end in found)
+    first, last = min(job[0] for job in jobs), max(found)
+    assert 4 * sum(job[1] for job in jobs) <= 1.000001 * dram * (last - first) + 1.0
