@@ -10,11 +10,12 @@ from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import log2
 from operator import neg
-from typing import Literal
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from hisparse_sim.locality.file import FALLBACK, Locality, load_locality
+from hisparse_sim.locality.file import FALLBACK, Locality, load_locality, locality_path
 from hisparse_sim.locality.policies import POLICIES
 from hisparse_sim.locality.reuse import Process, Reuse, reuse
 from hisparse_sim.scenario.model import ModelSpec
@@ -262,15 +263,46 @@ def misses_of(
 ) -> MissModel:
     """What a scenario's ``locality`` means for its model: a share, a file, or (none) the model's own.
 
-    A model that names no locality is given that of GLM-5.1, and says so.
+    A model that names no locality is given that of GLM-5.1, and says so. Those that ask alike share one,
+    and what it has worked out.
     """
     named: str | float = given if given is not None else model.locality or FALLBACK
-    locality = named if isinstance(named, float | int) else load_locality(named)
+    stands_in_for = model.name if given is None and model.locality is None else ""
+    source = named if isinstance(named, float | int) else locality_path(named)
+    about = _About(source, _written(source), model.index_topk, hot_rows, queries, accepted, stands_in_for)
+    return _misses(about)
+
+
+class _About(NamedTuple):
+    """What a :class:`MissModel` hangs on. ``written``: when its file was, and how long it is."""
+
+    locality: float | Path
+    written: tuple[int, int] | None
+    topk_rows: int
+    hot_rows: int
+    queries: int
+    accepted: float
+    stands_in_for: str
+
+
+def _written(source: float | Path) -> tuple[int, int] | None:
+    if not isinstance(source, Path):
+        return None
+    try:
+        facts = source.stat()
+    except (OSError, ValueError):  # reading it says what is wrong
+        return None
+    return facts.st_mtime_ns, facts.st_size
+
+
+@lru_cache(maxsize=64)
+def _misses(about: _About) -> MissModel:
+    given = about.locality
     return MissModel(
-        locality,
-        topk_rows=model.index_topk,
-        hot_rows=hot_rows,
-        queries=queries,
-        accepted=accepted,
-        stands_in_for=model.name if given is None and model.locality is None else "",
+        load_locality(given) if isinstance(given, Path) else given,
+        topk_rows=about.topk_rows,
+        hot_rows=about.hot_rows,
+        queries=about.queries,
+        accepted=about.accepted,
+        stands_in_for=about.stands_in_for,
     )

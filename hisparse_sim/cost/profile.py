@@ -94,6 +94,10 @@ class Profile(Record):
         data = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         return sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
+    @cached_property
+    def _known_sizes(self) -> dict[tuple[str, str], list[int]]:
+        return {}
+
     def find(self, term_id: str) -> Term | None:
         """The term of that name, if there is one."""
         return self._by_id.get(term_id)
@@ -112,15 +116,22 @@ class Profile(Record):
         ``InputError`` where there is none.
         """
         for suffix in suffixes:
-            sizes = []
-            for term_id in self._by_id:
-                middle = term_id[len(prefix) : len(term_id) - len(suffix)]
-                if term_id.startswith(prefix) and term_id.endswith(suffix) and middle.isdigit():
-                    sizes.append(int(middle))
-            if sizes:
+            if sizes := self._sizes(prefix, suffix):
                 best = min((n for n in sizes if n >= size), default=max(sizes))
                 return self._by_id[f"{prefix}{best}{suffix}"], best == size
         raise InputError(f"has no term {prefix}*{suffixes[0]}, so that part has no price", where=self.id)
+
+    def _sizes(self, prefix: str, suffix: str) -> list[int]:
+        """Every n of terms named ``{prefix}{n}{suffix}``; terms are looked through once."""
+        found = self._known_sizes.get((prefix, suffix))
+        if found is None:
+            middles = (
+                term_id[len(prefix) : len(term_id) - len(suffix)]
+                for term_id in self._by_id
+                if term_id.startswith(prefix) and term_id.endswith(suffix)
+            )
+            found = self._known_sizes[prefix, suffix] = [int(n) for n in middles if n.isdigit()]
+        return found
 
     def laid_over(self, below: Sequence[Profile]) -> Profile:
         """One profile of this and those ``below``: each term from the highest that has it.
@@ -149,7 +160,8 @@ class Profile(Record):
         found = self.model_copy(
             update={"terms": tuple(terms.values()), "sources": sources, "inputs": inputs, "over": ()}
         )
-        for name in ("_by_id", "hash"):  # a copy takes along what was computed from the old terms
+        # A copy takes along what was computed from the old terms.
+        for name in ("_by_id", "_known_sizes", "hash"):
             found.__dict__.pop(name, None)
         found._layers = tuple(layers)
         return found

@@ -6,6 +6,7 @@ YAML, schema ``hisparse-sim/locality/1``; shipped ones are in ``configs/localiti
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from statistics import NormalDist
@@ -125,17 +126,27 @@ def list_localities() -> list[str]:
     return sorted(p.stem for p in (configs_dir() / "localities").glob("*.yaml"))
 
 
+def locality_path(name_or_path: str | Path) -> Path:
+    """Where a locality of that shipped name, or that file, lies. Raises ``InputError`` for another name."""
+    given = str(name_or_path)
+    shipped = configs_dir() / "localities" / f"{given.strip().lower()}.yaml"
+    if "/" not in given and shipped.name in _shipped():
+        return shipped
+    if Path(given).suffix.lower() in (".yaml", ".yml", ".json") or "/" in given:
+        return Path(given)
+    names = list_localities()
+    near = nearest(given.lower(), names) or "; known are " + ", ".join(names)
+    raise InputError(f"unknown locality {given!r}{near}; or give the path of a file", where="locality")
+
+
+@lru_cache(maxsize=1)
+def _shipped() -> frozenset[str]:
+    return frozenset(f"{name}.yaml" for name in list_localities())
+
+
 def load_locality(name_or_path: str | Path) -> Locality:
     """A locality by shipped name or by file. Raises ``InputError`` naming file and field."""
-    given = str(name_or_path)
-    names = list_localities()
-    if given.strip().lower() in names:
-        path = configs_dir() / "localities" / f"{given.strip().lower()}.yaml"
-    elif Path(given).suffix.lower() in (".yaml", ".yml", ".json") or "/" in given:
-        path = Path(given)
-    else:
-        near = nearest(given.lower(), names) or "; known are " + ", ".join(names)
-        raise InputError(f"unknown locality {given!r}{near}; or give the path of a file", where="locality")
+    path = locality_path(name_or_path)
     data = read_mapping(path)
     if data.get("schema") != SCHEMA:
         raise InputError(f"schema is {data.get('schema')!r}; this version reads {SCHEMA!r}", where=str(path))

@@ -18,6 +18,7 @@ reuse its selection) greedily into sets no larger than the indexer page.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from hisparse_sim.errors import InputError, UnsupportedModel
 from hisparse_sim.scenario.engine import EngineSpec
@@ -166,6 +167,7 @@ def require_hisparse(layout: KVLayout, model: ModelSpec) -> HiSparseLayout:
     return layout.hisparse
 
 
+@lru_cache(maxsize=256)
 def pack_groups(
     leaders: tuple[int, ...], num_layers: int, page_bytes: int, indexer_page_bytes: int
 ) -> tuple[tuple[int, ...], ...]:

@@ -16,6 +16,7 @@ from hisparse_sim.scenario.yaml_file import read_mapping
 R = TypeVar("R", bound=Record)
 
 
+@lru_cache(maxsize=1)
 def configs_dir() -> Path:
     """Folder of the shipped configs: inside the package when installed, of the repository in place."""
     package = Path(__file__).resolve().parents[1]

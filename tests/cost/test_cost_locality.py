@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -151,3 +152,15 @@ def test_verified_steps_miss_as_expected(queries: int, accepted: float) -> None:
     found = replay(lookups, hot_rows=hot_rows).share(len(lookups) // 2)
     misses = MissModel(SMALL, topk_rows=ROWS, hot_rows=hot_rows, queries=queries, accepted=accepted)
     assert found == pytest.approx(misses.share(CONTEXT), rel=0.08)
+
+
+def test_engines_that_ask_alike_share_a_miss_model_until_its_file_changes(tmp_path: Path) -> None:
+    model = load_model("glm-5.3")
+    file = tmp_path / "mine.yaml"
+    file.write_text(GLM.text())
+    first = misses_of(model, str(file), hot_rows=4096)
+    assert misses_of(model, str(file), hot_rows=4096) is first
+    assert misses_of(model, str(file), hot_rows=6144) is not first
+    file.write_text(GLM.model_copy(update={"id": "another-one"}).text())
+    assert misses_of(model, str(file), hot_rows=4096).id == "another-one"
+    assert misses_of(model, 0.25, hot_rows=4096).share(50_000) == 0.25

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hisparse_sim.cost.profile import Profile, load_profile, profile_for
+from hisparse_sim.cost.profile import Profile, Source, load_profile, profile_for
 from hisparse_sim.cost.step import StepCostModel
 from hisparse_sim.errors import InputError
 from hisparse_sim.scenario.catalogue import configs_dir
@@ -214,6 +214,19 @@ def test_measured_terms_hide_a_users_which_hide_published_ones(tmp_path: Path) -
     assert named.term("overhead.layer").value() == 1e-6
     assert named.hash != whole.hash  # another name, the same prices
     assert {t.id: t.params for t in named.terms} == {t.id: t.params for t in whole.terms}
+
+
+def test_a_size_laid_over_a_profile_is_found_though_it_was_asked_before(
+    shipped: Profile, tmp_path: Path
+) -> None:
+    assert not shipped.nearest("allreduce.gpus", [""], 3)[1]
+    size = next(t for t in shipped.terms if t.id == "allreduce.gpus8").model_copy(
+        update={"id": "allreduce.gpus3", "source": "mine"}
+    )
+    mine = shipped.model_copy(
+        update={"id": "mine", "kind": "user", "terms": (size,), "sources": {"mine": Source(text="mine")}}
+    )
+    assert mine.laid_over([shipped]).nearest("allreduce.gpus", [""], 3) == (size, True)
 
 
 def test_every_gpu_that_prices_something_is_known_whatever_the_order(tmp_path: Path) -> None:
