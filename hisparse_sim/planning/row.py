@@ -10,6 +10,7 @@ from typing import Any
 
 from hisparse_sim.errors import HiSparseError
 from hisparse_sim.planning.point import Kind
+from hisparse_sim.scenario.check import check_estimated
 from hisparse_sim.scenario.scenario import Scenario
 
 Row = dict[str, Any]
@@ -122,7 +123,8 @@ def _estimate(scenario: Scenario) -> Row:
     from hisparse_sim.estimate.concurrency import mode_pools
     from hisparse_sim.estimate.latency import decode_model
 
-    model, node, engine = scenario.model, scenario.node, scenario.engine
+    check_estimated(scenario)
+    model, node, engine, replicas = scenario.model, scenario.node, scenario.engine, scenario.replicas
     found: Row = {"status": "done", "error": "", "mode": engine.mode, "scenario": scenario.name}
     concurrency, longest = _load(_Asked(scenario.workload.model_dump_json(), scenario.seed, scenario))
     pools = mode_pools(model, node, engine, engine.mode)
@@ -130,18 +132,18 @@ def _estimate(scenario: Scenario) -> Row:
         return refused_row(scenario, pools.reason)
     tokens = min(longest, pools.sizes.max_model_len)
     count = pools.count(tokens)
-    batch = min(count.requests, -(-(concurrency or count.requests) // engine.dp))
+    batch = min(count.requests, -(-(concurrency or count.requests) // replicas))
     pricer, _ = decode_model(model, node, pools, calibration=scenario.calibration, locality=scenario.locality)
     tpot_s = pricer.nominal_s(batch, tokens) if pricer is not None and batch else None
     sizes = pools.sizes
     return found | {
         "context_tokens": tokens,
-        "requests": count.requests * engine.dp,
-        "requests_by_gpu": count.gpu * engine.dp,
-        "requests_by_host": None if count.host is None else count.host * engine.dp,
+        "requests": count.requests * replicas,
+        "requests_by_gpu": count.gpu * replicas,
+        "requests_by_host": None if count.host is None else count.host * replicas,
         "limit": count.limit,
         "tpot_s": tpot_s,
-        "tokens_per_s": batch * engine.dp / tpot_s if tpot_s else None,
+        "tokens_per_s": batch * replicas / tpot_s if tpot_s else None,
         "resident_share": pools.resident_share(tokens, batch),
         "pools.num_gpu_blocks": sizes.num_gpu_blocks,
         "pools.num_host_blocks": sizes.num_host_blocks or sizes.num_cpu_chunks or None,

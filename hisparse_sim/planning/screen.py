@@ -20,6 +20,7 @@ from hisparse_sim.memory.host import place
 from hisparse_sim.planning.load import Asked, asked_of, begins_at_once, loaded, requests_in_all
 from hisparse_sim.planning.point import Point
 from hisparse_sim.planning.slo import GOODPUT, Goal
+from hisparse_sim.scenario.check import check_estimated
 from hisparse_sim.scenario.scenario import Scenario
 
 MARGIN = 0.2
@@ -89,6 +90,7 @@ class Screen:
     def _sized(self, point: Point) -> Sized:
         scenario = point.scenario
         model, node, engine = scenario.model, scenario.node, scenario.engine
+        check_estimated(scenario)
         pools = mode_pools(model, node, engine, engine.mode)
         if pools.sizes is None:
             raise Infeasible(pools.reason, where=f"engine.mode {engine.mode}")
@@ -103,7 +105,8 @@ class Screen:
         steady = Steady(pools, cost, mix, chunks)
         if not steady.fits:
             raise Infeasible(f"a request of {longest:,} tokens never fits the pools")
-        return Sized(point, steady, engine.dp, place(node, engine).nodes)
+        span = place(node, engine).nodes * scenario.cluster.instances
+        return Sized(point, steady, scenario.replicas, span)
 
     def _text(self, record: Any) -> str:
         """The record as text, made once an object."""

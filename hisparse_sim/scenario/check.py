@@ -24,6 +24,15 @@ def check_scenario(scenario: Scenario) -> None:
             raise error.within("cluster.prefill") from None
 
 
+def check_estimated(scenario: Scenario) -> None:
+    """Raise InputError for what only a run answers."""
+    if scenario.cluster.prefill is not None:
+        raise InputError(
+            "estimates are of instances that prefill and decode; `run` simulates prefill apart",
+            where="cluster.prefill",
+        )
+
+
 def check_engine(model: ModelSpec, node: NodeSpec, engine: EngineSpec) -> None:
     """The same without a workload. Errors name the field (``engine.max_model_len``) only."""
     length = engine.max_model_len
