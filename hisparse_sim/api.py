@@ -254,6 +254,8 @@ def estimate(
     laid = [f"{path}={_text(value)}" for path, value in (settings or {}).items()]
     asked, _ = deployment(model, node, engine, settings=laid)
     tokens = [parse_tokens(each, where="context") for each in contexts]
+    if asked.engine.kind == "sglang":
+        raise InputError("SGLang is estimated by hisparse_sim.estimate.sglang", where="engine.kind")
     found = answer(asked.model, asked.node, asked.engine, tokens, output_tokens=output_tokens, users=users)
     return Estimate(found)
 

@@ -37,15 +37,8 @@ FLAGS = {
 """The flag of each engine field that has one, for errors."""
 
 
-DEFAULTS: dict[str, Any] = {
-    "dp": 1,
-    "ep": True,
-    "kv_cache_dtype": "fp8",
-    "host_pool_gib": "auto",
-    "mtp": 0,
-    "max_num_batched_tokens": 8192,
-}
-"""Of fields whose flag was not given, without --serve."""
+DEFAULTS: dict[str, Any] = {"kv_cache_dtype": "fp8"}
+"""Of fields whose flag was not given, without --serve, where it is not the engine's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +218,9 @@ def _print_answer(
     from hisparse_sim.estimate.log_check import check_log
 
     model, node, engine = asked.model, asked.node, asked.engine
+    if engine.kind == "sglang":
+        _print_sglang(asked, contexts, output_tokens, as_json)
+        return
     found = answer(model, node, engine, contexts, output_tokens=output_tokens, users=users)
     findings = check_log(model, node, engine, started) if started else []
     for warning in found.warnings:
@@ -237,6 +233,17 @@ def _print_answer(
     from hisparse_sim.cli.estimate_text import answer_text
 
     typer.echo(answer_text(found, findings))
+
+
+def _print_sglang(asked: Deployment, contexts: Sequence[int], output_tokens: int, as_json: bool) -> None:
+    from hisparse_sim.cli.estimate_sglang import sglang_text
+    from hisparse_sim.estimate.sglang import sglang_answer
+
+    found = sglang_answer(asked.model, asked.node, asked.engine, contexts, output_tokens=output_tokens)
+    if as_json:
+        _print_json(found.as_json())
+    else:
+        typer.echo(sglang_text(found))
 
 
 def _print_page(asked: Deployment, contexts: Sequence[int], as_json: bool, own_limit: bool) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from hisparse_sim.locality.file import FALLBACK, Locality, load_locality, locality_path
 from hisparse_sim.locality.policies import POLICIES
-from hisparse_sim.locality.reuse import Process, Reuse, reuse
+from hisparse_sim.locality.reuse import Floats, Process, Reuse, reuse
 from hisparse_sim.scenario.model import ModelSpec
 
 Start = Literal["empty", "first_rows"]
@@ -40,16 +40,21 @@ class Curve:
     """Miss shares of one buffer in one context, as lists: what a step of a simulation looks up.
 
     A decode step looks its rows up in the buffer unless their pages are resident. ``cold[n]``: share that
-    misses ``n`` steps after the buffer was empty, while it is not yet full.
+    misses ``n`` steps after the buffer was empty, or held the context's first rows, while those that were
+    looked up do not fill it.
     """
 
-    def __init__(self, parts: list[tuple[float, Reuse]], buffer_rows: float, policy: str) -> None:
+    def __init__(
+        self, parts: list[tuple[float, Reuse]], buffer_rows: float, policy: str, start: Start = "empty"
+    ) -> None:
         evict = POLICIES[policy]
         shares = [sum(w * evict(r, buffer_rows / host) for w, r in parts) for host in _HOST_SHARES]
         # More host rows, more misses; fixed points are solved to a part in a billion.
         self._steady: list[float] = np.maximum.accumulate(shares).tolist()
         weights = np.array([w for w, _ in parts])
         cold = weights @ np.array([r.share[:_STEPS] for _, r in parts])
+        if start == "first_rows":
+            cold = weights @ np.array([r.share[:_STEPS] * _idle(r, buffer_rows) for _, r in parts])
         self.cold: list[float] = cold.tolist()
         self.staged: list[float] = np.repeat(
             [float(cold[a:b].mean()) for a, b in pairwise(_STAGES)], np.diff(_STAGES)
@@ -97,6 +102,13 @@ class Curve:
         return bisect_right(self._distinct, known * min(1.0, before / after)) - 1
 
 
+def _idle(r: Reuse, buffer_rows: float) -> Floats:
+    """Of rows not yet looked up, step by step, the part that lies behind the first ``buffer_rows``."""
+    rest = np.maximum(r.context_rows - r.distinct[:_STEPS], 1.0)
+    idle: Floats = np.minimum(1.0, max(0.0, r.context_rows - buffer_rows) / rest)
+    return idle
+
+
 class FixedCurve(Curve):
     """The same share always."""
 
@@ -118,7 +130,8 @@ class MissModel:
     """Misses of one engine's hot buffers: of a ``locality``, or a fixed share of the lookups.
 
     ``queries`` tokens are verified a step, ``accepted`` of them kept (1 and 1 without speculation); what
-    is looked up is their union. Queries take under 1 ms once a context was asked for; contexts are rounded.
+    is looked up is their union. ``start``: what a buffer holds at first. Queries take under 1 ms once a
+    context was asked for; contexts are rounded.
     """
 
     def __init__(
@@ -130,6 +143,7 @@ class MissModel:
         queries: int = 1,
         accepted: float = 1.0,
         policy: str = "lru",
+        start: Start = "empty",
         stands_in_for: str = "",
     ) -> None:
         self.locality = None if isinstance(locality, float | int) else locality
@@ -137,6 +151,7 @@ class MissModel:
         self.topk_rows, self.hot_rows = topk_rows, hot_rows
         self._stands_in_for = stands_in_for
         self._how = queries, accepted, policy
+        self._start: Start = start
         self._curves: dict[int, Curve] = {}
         self._fixed = FixedCurve(self.fixed or 0.0)
 
@@ -169,7 +184,7 @@ class MissModel:
         octave = round(_PER_OCTAVE * log2(max(1.0, context_rows)))
         found = self._curves.get(octave)
         if found is None:
-            found = Curve(self._parts(2 ** (octave / _PER_OCTAVE)), self.hot_rows, self._how[2])
+            found = Curve(self._parts(2 ** (octave / _PER_OCTAVE)), self.hot_rows, self._how[2], self._start)
             self._curves[octave] = found
         return found
 
@@ -222,7 +237,7 @@ class MissModel:
         return max(1.0 - low / share, high / share - 1.0) if share else 0.0
 
     def mean_share(self, context_rows: float, steps: int, *, resident_share: float = 0.0) -> float:
-        """The mean over a request's first ``steps`` decode steps, which begin with an empty buffer."""
+        """The mean over a request's first ``steps`` decode steps."""
         host = 1.0 - resident_share
         return self.curve(context_rows).mean(host, steps) if host > 0.0 else 0.0
 
@@ -259,7 +274,13 @@ def _reuse(process: Process, topk_rows: int, context_rows: float) -> Reuse:
 
 
 def misses_of(
-    model: ModelSpec, given: str | float | None, *, hot_rows: int, queries: int = 1, accepted: float = 1.0
+    model: ModelSpec,
+    given: str | float | None,
+    *,
+    hot_rows: int,
+    queries: int = 1,
+    accepted: float = 1.0,
+    start: Start = "empty",
 ) -> MissModel:
     """What a scenario's ``locality`` means for its model: a share, a file, or (none) the model's own.
 
@@ -269,7 +290,9 @@ def misses_of(
     named: str | float = given if given is not None else model.locality or FALLBACK
     stands_in_for = model.name if given is None and model.locality is None else ""
     source = named if isinstance(named, float | int) else locality_path(named)
-    about = _About(source, _written(source), model.index_topk, hot_rows, queries, accepted, stands_in_for)
+    about = _About(
+        source, _written(source), model.index_topk, hot_rows, queries, accepted, start, stands_in_for
+    )
     return _misses(about)
 
 
@@ -282,6 +305,7 @@ class _About(NamedTuple):
     hot_rows: int
     queries: int
     accepted: float
+    start: Start
     stands_in_for: str
 
 
@@ -304,5 +328,6 @@ def _misses(about: _About) -> MissModel:
         hot_rows=about.hot_rows,
         queries=about.queries,
         accepted=about.accepted,
+        start=about.start,
         stands_in_for=about.stands_in_for,
     )

@@ -106,9 +106,10 @@ class StepCostModel:
                 node,
                 profile,
                 layers=layout.num_layers,
-                leaders=layout.num_indexers,
+                leaders=layout.num_indexers if engine.index_share else layout.num_layers,
                 row_bytes=layout.row_bytes,
                 ranks=tp * engine.dp,
+                swap_in=engine.kind == "sglang",
             )
             hot_rows = require_hisparse(layout, model).hot_rows
             self.misses = misses_of(
@@ -117,6 +118,8 @@ class StepCostModel:
                 hot_rows=hot_rows,
                 queries=engine.mtp + 1,
                 accepted=engine.tokens_a_step,
+                # hisparse_coordinator: a staged prompt leaves its first rows, an imported one none.
+                start="first_rows" if engine.prefills_into_buffer else "empty",
             )
         self.drafting: Drafting | None = None
         """After each step that samples; none without MTP."""

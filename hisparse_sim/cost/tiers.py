@@ -37,6 +37,9 @@ class Tiers:
 
     ``layers`` with rows of ``row_bytes`` each, ``leaders`` of them with an indexer; ``ranks`` GPUs on
     the node pull copies of their own. How many rows miss is part of a step's work.
+
+    ``swap_in``: SGLang's kernel, one a layer that resolves and gathers, with one thread block a request
+    (jit_kernel/csrc/hisparse.cuh). ``leaders`` are then the layers that resolve.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class Tiers:
         leaders: int,
         row_bytes: int,
         ranks: int,
+        swap_in: bool = False,
     ) -> None:
         self.link = LinkRates(node, ranks=ranks, profile=profile)
         line = profile.term("hisparse.line_bytes").value()
@@ -60,15 +64,16 @@ class Tiers:
         resolve = profile.term("hisparse.resolve")
         self._resolve_s, self._wave_s = resolve.value("base_s"), resolve.value("wave_s")
         self._slots = resolve.value("slots")
-        self._kernels_s = (2 * leaders + layers) * profile.term("hisparse.kernel").value()
+        kernels = layers if swap_in else 2 * leaders + layers
+        self._kernels_s = kernels * profile.term("hisparse.kernel").value()
         self._blocks = profile.term("hisparse.gather_blocks").value()
-        self._blocks_each = profile.term("hisparse.gather_blocks_per_row").value()
+        self._blocks_each = 1.0 if swap_in else profile.term("hisparse.gather_blocks_per_row").value()
         self._hidden = profile.term("hisparse.prefetch_hidden_share").value()
 
     def layer_gather_s(self, misses: float, misses_max: float, requests: int) -> float:
         """One layer's gather: the busiest request's thread blocks, or all rows over the ceiling.
 
-        Each request's rows are copied by min(8, max(1, 64 / requests)) thread blocks.
+        Each request's rows are copied by min(8, max(1, 64 / requests)) thread blocks; SGLang's by one.
         """
         blocks = min(self._blocks_each, max(1.0, self._blocks / max(1, requests)))
         busy = max(misses * self._gather_s, misses_max * self._block_gather_s / blocks)

@@ -91,12 +91,14 @@ def decode_anatomy(cost: StepCostModel, requests: int, context_tokens: int, resi
 def prefill_anatomy(cost: StepCostModel, new_tokens: int, past_tokens: int, resident_share: float) -> Anatomy:
     """A step with one chunk of ``new_tokens`` after ``past_tokens``, and no decode."""
     hisparse = cost.misses is not None
+    staged = hisparse and cost.engine.kind == "vllm"
     work = StepWork(
         prefills=((new_tokens, past_tokens),),
-        staged_tokens=round(past_tokens * (1.0 - resident_share)) if hisparse else 0,
+        # SGLang prefills a prompt in its device pool.
+        staged_tokens=round(past_tokens * (1.0 - resident_share)) if staged else 0,
         mirrored_tokens=new_tokens if hisparse else 0,
     )
-    where = f", {resident_share:.0%} of those on the GPU" if hisparse and past_tokens else ""
+    where = f", {resident_share:.0%} of those on the GPU" if staged and past_tokens else ""
     return _anatomy(cost, work, f"prefill: {new_tokens:,} tokens after {past_tokens:,}{where}")
 
 

@@ -128,11 +128,16 @@ class ModePools:
 def mode_pools(model: ModelSpec, node: NodeSpec, engine: EngineSpec, mode: Mode) -> ModePools:
     """The pools of ``engine`` run in ``mode``, with the same bytes of KV whatever the mode.
 
-    What does not fit becomes a count of 0 with its reason; a host pool or offload that the node's
-    memory does not hold raises ``Infeasible``, wrong settings raise ``InputError``.
+    What does not fit becomes a count of 0 with its reason, or with SGLang, whose rules for sizes are its
+    own, raises ``PoolTooSmall``; a host pool or offload that the node's memory does not hold raises
+    ``Infeasible``, wrong settings raise ``InputError``.
     """
     layout = kv_layout(model, engine, node)
     in_mode = engine.model_copy(update={"mode": mode})
+    if engine.kind == "sglang":
+        from hisparse_sim.estimate.sglang import SGLangPools
+
+        return SGLangPools(model, node, in_mode, size_pools(model, node, in_mode))
     if mode == "hisparse":
         reason = hisparse_refusal(model, node)
         if reason:

@@ -9,6 +9,7 @@ from statistics import median
 from hisparse_sim.errors import InputError
 from hisparse_sim.estimate.anatomy import Anatomy, decode_anatomy, prefill_anatomy
 from hisparse_sim.estimate.concurrency import mode_pools
+from hisparse_sim.memory.sglang_pools import chunk_tokens as chunk_size
 from hisparse_sim.scenario.scenario import Scenario
 from hisparse_sim.simulation.replica import build_replica
 from hisparse_sim.workload.make import make_workload
@@ -42,7 +43,7 @@ def explained(
     """
     replica = build_replica(asked)
     longest = replica.pools.max_model_len
-    clients, tokens = _asked_for(asked, longest)
+    clients, tokens = _asked_for(asked, longest, replica.scheduler.config.max_num_seqs)
     if context_tokens is not None:
         tokens = context_tokens
     if tokens > longest:
@@ -56,7 +57,10 @@ def explained(
     share = pools.resident_share(tokens, requests) if resident_share is None else resident_share
     if not 0.0 <= share <= 1.0:
         raise InputError(f"{share:g} is no share from 0 to 1", where="--resident-share")
-    new = min(tokens, asked.engine.max_num_batched_tokens) if chunk_tokens is None else chunk_tokens
+    budget = replica.scheduler.config.max_num_batched_tokens
+    if asked.engine.disaggregation_mode == "decode":
+        budget = chunk_size(asked.node, asked.engine)
+    new = min(tokens, budget) if chunk_tokens is None else chunk_tokens
     before = max(0, tokens - new) if past_tokens is None else past_tokens
     steps = (
         decode_anatomy(replica.cost, requests, tokens, share),
@@ -65,10 +69,10 @@ def explained(
     return Explained(steps, notes, tuple(replica.warnings))
 
 
-def _asked_for(asked: Scenario, longest: int) -> tuple[int, int]:
+def _asked_for(asked: Scenario, longest: int, places: int) -> tuple[int, int]:
     """Requests at a time, and tokens of one in the middle of its output, of the workload."""
     workload = make_workload(asked.workload, asked.seed)
     turns = (r for session in islice(workload.sessions(), _PEEKED) for r in session.requests)
     tokens = [r.prompt_tokens + r.output_tokens // 2 for r in turns]
     usual = min(longest, max(1, round(median(tokens)))) if tokens else longest
-    return workload.concurrency or asked.engine.max_num_seqs, usual
+    return workload.concurrency or places, usual

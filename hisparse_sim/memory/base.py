@@ -36,13 +36,14 @@ class Hit(NamedTuple):
     """A prefix found for a waiting request.
 
     ``tokens`` of it can be used at once; ``load_tokens`` more must first be loaded from an offload
-    tier. ``gpu`` and ``host`` are the blocks that hold it.
+    tier. ``gpu`` and ``host`` are the blocks that hold it. ``imported``: computed by another instance.
     """
 
     tokens: int
     gpu: Ids
     host: Ids = NOTHING
     load_tokens: int = 0
+    imported: bool = False
 
 
 NEVER = 1 << 30

@@ -71,6 +71,10 @@ def size_pools(model: ModelSpec, node: NodeSpec, engine: EngineSpec) -> PoolSize
     Raises ``Infeasible`` when the model, the host pool or one request of ``max_model_len`` does not
     fit, ``InputError`` when the settings contradict each other.
     """
+    if engine.kind == "sglang":
+        from hisparse_sim.memory.sglang_pools import size_sglang_pools
+
+        return size_sglang_pools(model, node, engine)
     placement = place(node, engine)
     layout = kv_layout(model, engine, node)
     kv_bytes = kv_pool_bytes(model, node, engine)

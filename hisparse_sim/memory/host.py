@@ -57,8 +57,12 @@ def place(node: NodeSpec, engine: EngineSpec) -> Placement:
 
 
 def shares_host_pool(placement: Placement, engine: EngineSpec) -> bool:
-    """Whether the TP ranks of a replica map one host pool: several ranks, all on one node."""
-    return engine.shared_host_pool and placement.tp > 1 and placement.replica_on_one_node
+    """Whether the TP ranks of a replica map one host pool: several ranks, all on one node.
+
+    SGLang's ranks each pin their own (sglang PR 27370, closed, would have changed that).
+    """
+    shares = engine.kind == "vllm" and engine.shared_host_pool
+    return shares and placement.tp > 1 and placement.replica_on_one_node
 
 
 def host_block_stride(sparse: HiSparseLayout, placement: Placement, engine: EngineSpec) -> int:

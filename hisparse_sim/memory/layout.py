@@ -210,8 +210,11 @@ def _hot_rows(model: ModelSpec, engine: EngineSpec) -> int:
     """HiSparse's ``device_buffer_size``: (query length + 1) x top-k by default, at least length x top-k."""
     query_len = engine.mtp + 1
     least = query_len * model.index_topk
-    rows = engine.hot_rows or (query_len + 1) * model.index_topk
-    if engine.mtp and (least > MAX_HOT_ROWS or (engine.hot_rows is None and rows > MAX_HOT_ROWS)):
+    rows = engine.hot_rows or engine.device_buffer_size or (query_len + 1) * model.index_topk
+    if engine.mtp and (
+        least > MAX_HOT_ROWS
+        or ((engine.hot_rows or engine.device_buffer_size) is None and rows > MAX_HOT_ROWS)
+    ):
         raise InputError(
             f"{engine.mtp:,} draft tokens need a hot buffer of {rows:,} rows (top-k {model.index_topk:,} x "
             f"{rows // model.index_topk:,}), and it has at most {MAX_HOT_ROWS:,}; "
@@ -222,7 +225,7 @@ def _hot_rows(model: ModelSpec, engine: EngineSpec) -> int:
         raise InputError(
             f"{rows} rows: a hot buffer needs {least} (top-k {model.index_topk} x {query_len} tokens a "
             f"decode step) to {MAX_HOT_ROWS} rows",
-            where="engine.hot_rows",
+            where="engine.hot_rows" if engine.kind == "vllm" else "engine.device_buffer_size",
         )
     return rows
 
@@ -252,6 +255,9 @@ def _check_heads(model: ModelSpec, tp: int) -> None:
 def _row_format(model: ModelSpec, engine: EngineSpec, node: NodeSpec) -> str:
     """``bf16``, ``fp8`` or ``fp8_ds_mla``, as the attention backend stores it."""
     dtype: str = engine.kv_cache_dtype
+    if engine.kind == "sglang" and model.attention == "dsa" and dtype != "bf16":
+        # Its guide to HiSparse: auto is fp8 from SM100 on and bf16 before; its fp8 pool packs 656 B.
+        return "bf16" if dtype == "auto" and node.gpu.generation == "hopper" else "fp8_ds_mla"
     if dtype == "auto":
         dtype = model.kv_dtype_of_checkpoint or "bf16"
     if dtype == "fp8_ds_mla":

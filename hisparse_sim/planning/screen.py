@@ -91,6 +91,11 @@ class Screen:
         scenario = point.scenario
         model, node, engine = scenario.model, scenario.node, scenario.engine
         check_estimated(scenario)
+        if engine.kind == "sglang":
+            raise Infeasible(
+                "the closed form of a load knows vLLM only; simulate SGLang with run or sweep",
+                where="engine.kind",
+            )
         pools = mode_pools(model, node, engine, engine.mode)
         if pools.sizes is None:
             raise Infeasible(pools.reason, where=f"engine.mode {engine.mode}")

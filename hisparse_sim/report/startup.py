@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hisparse_sim.memory.budget import PoolSizes
 from hisparse_sim.memory.layout import kv_layout
+from hisparse_sim.memory.sglang_pools import chunk_tokens, places
 from hisparse_sim.scenario.engine import EngineSpec
 from hisparse_sim.scenario.model import ModelSpec
 from hisparse_sim.scenario.node import NodeSpec
@@ -16,6 +17,8 @@ def capacity_lines(pools: PoolSizes, model: ModelSpec, node: NodeSpec, engine: E
 
     Under HiSparse also its pool, hot-cache and steady-state lines (``vllm/v1/hisparse/``).
     """
+    if engine.kind == "sglang":
+        return _sglang_lines(pools, model, node, engine)
     lines = [
         f"Available KV cache memory: {pools.kv_bytes / GIB:.2f} GiB",
         f"GPU KV cache size: {pools.logged_tokens:,} tokens",
@@ -38,4 +41,21 @@ def capacity_lines(pools: PoolSizes, model: ModelSpec, node: NodeSpec, engine: E
     ]
     if pools.steady_concurrency is not None:
         lines.append(f"HiSparse steady-state maximum concurrency: {pools.steady_concurrency:.2f}x")
+    return lines
+
+
+def _sglang_lines(pools: PoolSizes, model: ModelSpec, node: NodeSpec, engine: EngineSpec) -> list[str]:
+    """SGLang's line of limits (``managers/scheduler.py``), and what HiSparse adds to it, in our words."""
+    lines = [
+        f"max_total_num_tokens={pools.logged_tokens}, chunked_prefill_size={chunk_tokens(node, engine)}, "
+        f"max_running_requests={places(model, engine, pools)}, "
+        f"context_len={engine.context_length or model.max_context_tokens}"
+    ]
+    if pools.mode == "hisparse":
+        lines += [
+            f"HiSparse: {pools.host_pool_bytes / GIB:.1f} GiB of host memory a rank for "
+            f"{(pools.num_host_blocks - 1) * pools.block_size:,} tokens; a request's hot buffer takes "
+            f"{pools.hot_blocks * pools.block_size:,} of the device pool's",
+            f"longest request: {pools.max_model_len:,} tokens",
+        ]
     return lines

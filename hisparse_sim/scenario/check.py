@@ -35,6 +35,12 @@ def check_estimated(scenario: Scenario) -> None:
 
 def check_engine(model: ModelSpec, node: NodeSpec, engine: EngineSpec) -> None:
     """The same without a workload. Errors name the field (``engine.max_model_len``) only."""
+    for name in sorted(engine.foreign & engine.model_fields_set):
+        other = "sglang" if engine.kind == "vllm" else "vllm"
+        raise InputError(
+            f"a setting of {other}, which engine.kind {engine.kind} does not have; leave it out",
+            where=f"engine.{name}",
+        )
     length = engine.max_model_len
     if length != "auto" and length > model.max_context_tokens:
         raise InputError(

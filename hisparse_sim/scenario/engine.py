@@ -11,23 +11,29 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    SerializerFunctionWrapHandler,
     field_validator,
+    model_serializer,
     model_validator,
 )
 
 from hisparse_sim.scenario.base import Record
 
 Mode = Literal["resident", "offload", "hisparse"]
+Kind = Literal["vllm", "sglang"]
 KVDtype = Literal["auto", "bf16", "fp8", "fp8_ds_mla"]
 
 
 class EngineSpec(Record):
-    """One vLLM deployment. Defaults are vLLM's own unless a docstring says otherwise.
+    """One deployment of vLLM, or of SGLang. Defaults are the engine's own unless a docstring says otherwise.
 
     ``mode``: ``resident`` keeps all KV in HBM; ``offload`` adds the native CPU offloading connector
-    (``kv_offload_gib``); ``hisparse`` is HiSparseConnector (``host_pool_gib``).
+    (``kv_offload_gib``); ``hisparse`` is HiSparseConnector (``host_pool_gib``), of SGLang
+    ``--enable-hisparse``. What the other ``kind`` knows nothing of is refused when set
+    (:data:`VLLM_ONLY`, :data:`SGLANG_ONLY`).
     """
 
+    kind: Kind = "vllm"
     version: str = "0.33"
     """vLLM's: 0.33 or 0.30, whose HiSparse scheduling differs; other versions are not modelled."""
     mode: Mode = "resident"
@@ -82,6 +88,34 @@ class EngineSpec(Record):
     kv_tokens: PositiveInt | None = None
     """vLLM's ``GPU KV cache size`` in tokens (pool of resident or offload mode)."""
 
+    # SGLang's own, by the names of its flags and of the keys of --hisparse-config.
+    device_buffer_size: PositiveInt | None = None
+    """Rows of a request's hot buffer in each layer; none: 2 x top-k (mem_cache/sparsity)."""
+    host_to_device_ratio: PositiveInt = 2
+    """Tokens of the host pool, and of the indexer's pool in HBM, for each token of the device pool; 2 in
+    mem_cache/sparsity. Its guide (docs/advanced_features/hisparse_guide.md) takes 5 for 1 TB of host
+    memory and 10 for 2 TB."""
+    mem_fraction_static: float | None = Field(default=None, gt=0, lt=1)
+    """Weights' and pools' part of GPU memory; none: derived as server_args does."""
+    max_total_tokens: PositiveInt | None = None
+    """Upper bound of the device pool, in tokens."""
+    context_length: PositiveInt | None = None
+    """None: the model's own."""
+    max_running_requests: PositiveInt | None = None
+    """None: 512 x pool / context, at least 2,048 and at most 4,096 (model_runner)."""
+    chunked_prefill_size: PositiveInt | None = None
+    """None: 4,096 below 60 GB of GPU memory, 8,192 below 160 GB, 16,384 above (server_args)."""
+    schedule_conservativeness: NonNegativeFloat = 1.0
+    enable_mixed_chunk: bool = False
+    """Decodes share a step with prefill; off, a step with prefill runs no decode."""
+    disaggregation_mode: Literal["null", "decode"] = "null"
+    """``decode``: prompts arrive in the host pool, computed elsewhere (HiSparse only)."""
+    num_reserved_decode_tokens: NonNegativeInt = 512
+    """Tokens kept free for each request that decodes, with ``disaggregation_mode: decode``."""
+    index_share: bool = True
+    """Follower layers replay their leader's copies, ahead of time on a side stream (sglang PR 34329,
+    August 2026); off, as before: each layer resolves and gathers for itself."""
+
     @field_validator("version", mode="before")
     @classmethod
     def _known_version(cls, value: Any) -> Any:
@@ -89,6 +123,11 @@ class EngineSpec(Record):
         if not re.fullmatch(r"0\.3[03](\.\d+)?", text):
             raise ValueError(f"vLLM {text} is not modelled; known are 0.30 and 0.33")
         return text
+
+    @field_validator("disaggregation_mode", mode="before")
+    @classmethod
+    def _named_null(cls, value: Any) -> Any:
+        return "null" if value is None else value  # as YAML reads it
 
     @field_validator("mtp_acceptance")
     @classmethod
@@ -109,6 +148,14 @@ class EngineSpec(Record):
         return value
 
     @model_validator(mode="after")
+    def _modes_of_its_kind(self) -> EngineSpec:
+        if self.kind == "sglang" and self.mode == "offload":
+            raise ValueError("mode offload is vLLM's connector; kind sglang knows resident and hisparse")
+        if self.disaggregation_mode == "decode" and self.mode != "hisparse":
+            raise ValueError("disaggregation_mode decode is modelled with mode hisparse only")
+        return self
+
+    @model_validator(mode="after")
     def _one_override(self) -> EngineSpec:
         given = [
             n for n in ("available_kv_gib", "num_gpu_blocks", "kv_tokens") if getattr(self, n) is not None
@@ -119,6 +166,20 @@ class EngineSpec(Record):
         if rates is not None and len(rates) < self.mtp:
             raise ValueError(f"mtp_acceptance has {len(rates)} shares for {self.mtp} drafted tokens")
         return self
+
+    @model_serializer(mode="wrap")
+    def _of_its_kind_only(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in handler(self).items() if name not in self.foreign}
+
+    @property
+    def foreign(self) -> frozenset[str]:
+        """Fields that mean nothing to this kind of engine."""
+        return SGLANG_ONLY if self.kind == "vllm" else VLLM_ONLY
+
+    @property
+    def prefills_into_buffer(self) -> bool:
+        """Whether a hot buffer begins with the prompt's first rows instead of empty."""
+        return self.kind == "sglang" and self.disaggregation_mode == "null"
 
     @property
     def acceptance(self) -> tuple[float, ...]:
@@ -133,5 +194,21 @@ class EngineSpec(Record):
         return 1.0 + sum(self.acceptance)
 
 
+SGLANG_ONLY = frozenset(
+    (
+        "device_buffer_size", "host_to_device_ratio", "mem_fraction_static", "max_total_tokens",
+        "context_length", "max_running_requests", "chunked_prefill_size", "schedule_conservativeness",
+        "enable_mixed_chunk", "disaggregation_mode", "num_reserved_decode_tokens", "index_share",
+    )
+)  # fmt: skip
+VLLM_ONLY = frozenset(
+    (
+        "version", "gpu_memory_utilization", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
+        "long_prefill_token_threshold", "enable_chunked_prefill", "enable_prefix_caching", "policy",
+        "async_scheduling", "watermark", "block_size", "hot_rows", "host_pool_gib", "shared_host_pool",
+        "indexer_offload_gib", "kv_offload_gib", "transfer_delay_steps", "reserve_gib", "available_kv_gib",
+        "num_gpu_blocks", "kv_tokens",
+    )
+)  # fmt: skip
 DRAFT_ACCEPTED = 0.78
 """Of a draft whose predecessors were accepted; see ``EngineSpec.mtp_acceptance``."""

@@ -27,5 +27,10 @@ class SchedulerConfig:
     """0.30: ``long_prefill_token_threshold`` binds even a request that is alone."""
     self_preemption_ends_step: bool = False
     """0.30, priority policy: a request that preempts itself ends the running loop."""
+    prefill_first: bool = False
+    """SGLang: a step that prefills runs no decode (get_next_batch_to_run), unless chunks are mixed."""
+    retracts: bool = False
+    """SGLang: who has decoded least is preempted, of several the longest prompt (retract_decode), and waits
+    behind the others."""
     known_by_placeholders: bool = False
     """0.30, asynchronous: after a batch the tokens known are ``computed - placeholders``."""

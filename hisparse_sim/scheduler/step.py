@@ -25,6 +25,12 @@ def _order(request: Request) -> int:
     return request.order
 
 
+def _decoded_least(request: Request) -> tuple[bool, int, int]:
+    """Least first, of several the longest prompt; who does not decode yet last."""
+    decoded = request.num_tokens - request.prompt_tokens
+    return request.computed < request.prompt_tokens, decoded, -request.prompt_tokens
+
+
 NOBODY: Mapping[Request, int] = {}
 
 
@@ -79,10 +85,13 @@ class Scheduler:
             self._threshold = 0
         self._budget = self.config.max_num_batched_tokens
         self._acting: dict[Request, int] = {}
-        self._schedule_running(decision)
+        if self.config.prefill_first:
+            self._schedule_prefills(decision)
+        if not decision.scheduled:
+            self._schedule_running(decision)
         self.memory.grow(1)
         self._budget -= len(self.cohort)
-        if not decision.preempted:
+        if not decision.preempted and not self.config.prefill_first:
             self._schedule_waiting(decision)
         if self.waiting and not decision.short_of:
             decision.short_of = self._short_of(decision)
@@ -219,6 +228,17 @@ class Scheduler:
             decision.step += steps
             decision.rider_tokens += steps * decision.riders
 
+    def _schedule_prefills(self, decision: Decision) -> None:
+        """Go on with prompts under way and begin others; nothing else, if there are any."""
+        for request in self.active:
+            n = self._missing(request, self._budget)
+            if n > 1 + request.drafts and self.memory.extend(request, n):
+                decision.scheduled[request] = self._acting[request] = n
+                self._budget -= n
+        self._schedule_waiting(decision)
+        if not decision.scheduled:
+            self._budget = max(self._budget, len(self.running) * (1 + self.config.drafts))
+
     # -- running requests -----------------------------------------------------------------------
 
     def _missing(self, request: Request, budget: int) -> int:
@@ -270,6 +290,8 @@ class Scheduler:
                 if victim is request:
                     if self.config.priority_policy and not self.config.self_preemption_ends_step:
                         break
+                    if self.config.retracts:
+                        break
                     self._disband(cohort.after(request.order), decision)
                     return
             else:
@@ -281,6 +303,8 @@ class Scheduler:
         """Whom to preempt; None: the memory cannot let go of it now."""
         running = self.running
         victim = max(running, key=urgency) if self.config.priority_policy else running[-1]
+        if self.config.retracts:
+            victim = min(running, key=_decoded_least)
         if victim.joined >= 0 and self.config.async_scheduling:
             victim.in_flight = len(self.flying)
         if not self.memory.may_preempt(victim):
@@ -304,6 +328,8 @@ class Scheduler:
             self._in_vain = 0
             victim.status = Status.FINISHED
             decision.given_up.append(victim)
+        elif self.config.retracts:
+            self.waiting.add(victim)
         else:
             self.waiting.put_back(victim)
 

@@ -18,19 +18,20 @@ from hisparse_sim.memory.handover import Arrivals, HiSparseImports
 from hisparse_sim.memory.offload import Job, OffloadMemory
 from hisparse_sim.memory.residency import HiSparseMemory
 from hisparse_sim.memory.residency_v030 import HiSparseMemoryV030
+from hisparse_sim.memory.sglang import SGLangMemory
 from hisparse_sim.scheduler.decision import Decision
 from hisparse_sim.scheduler.request import Request
 from hisparse_sim.simulation.blocks import blocks_of, described_tokens
 from hisparse_sim.simulation.jump import jump
 from hisparse_sim.simulation.links import D2H, H2D, HostLink
 from hisparse_sim.simulation.lockstep import Lockstep
-from hisparse_sim.simulation.lookups import UNIT, Lookups, Warmth
+from hisparse_sim.simulation.lookups import UNIT, Buffered, Lookups, Warmth
 from hisparse_sim.simulation.recorder import Recorder, RequestRecord, StepRow, record_of
 from hisparse_sim.simulation.replica import Replica
 from hisparse_sim.simulation.survival import Ending, live_lock
 from hisparse_sim.workload.request import RequestSpec, Session
 
-HISPARSE = HiSparseMemory | HiSparseMemoryV030
+HISPARSE = HiSparseMemory | HiSparseMemoryV030 | SGLangMemory
 HAD_DIED = "the engine had died"
 """Reason of a request that came later."""
 
@@ -112,7 +113,8 @@ class Engine:
         if isinstance(self.memory, HISPARSE):
             assert replica.cost.misses is not None
             self.lookups = Lookups(replica.topk, self.memory.block_size, replica.cost.misses)
-            self.memory.copies.on_lost = self.lookups.changed.add
+            if not isinstance(self.memory, SGLangMemory):
+                self.memory.copies.on_lost = self.lookups.changed.add
         self._jumps = not replica.single_step and lockstep is None
         self._acceptance = replica.acceptance
         self._chance = random.Random(replica.seed).random
@@ -133,6 +135,9 @@ class Engine:
         record = record_of(session, spec, self.env.now, self.recorder.replica)
         self.recorder.requests.append(record)
         self.take(record, spec, over)
+
+    def _warmth(self) -> Warmth:
+        return Buffered() if isinstance(self.memory, SGLangMemory) else Warmth()
 
     def takes(self, spec: RequestSpec) -> bool:
         """Whether a request is short enough."""
@@ -163,7 +168,7 @@ class Engine:
             arrival=self.env.now,
             priority=spec.priority,
             private_from=described_tokens(spec.content) // self.content.block_size,
-            user=_Life(record, over, read),
+            user=_Life(record, over, read, self._warmth()),
         )
         if read is not None:
             assert self.arrivals is not None
@@ -346,7 +351,7 @@ class Engine:
         for request, hit in decision.hits.items():
             record = request.user.record
             if record.hit_tokens is None:
-                record.hit_tokens = hit.tokens + hit.load_tokens
+                record.hit_tokens = 0 if hit.imported else hit.tokens + hit.load_tokens
                 recorder.hit_tokens += record.hit_tokens
                 recorder.prompt_tokens += request.num_tokens
                 recorder.loaded_tokens += hit.load_tokens
@@ -411,7 +416,9 @@ class Engine:
                     most_missed = max(most_missed, each.missed)
             else:
                 prefills.append((n, past))
-                if hisparse:
+                if hisparse and not isinstance(
+                    self.memory, SGLangMemory
+                ):  # there they lie in the device pool
                     staged += request.memory.host_only * size
         return StepWork(
             decode_requests=decodes,

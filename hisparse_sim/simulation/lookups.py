@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hisparse_sim.cost.locality import STAGE_ENDS, Curve, MissModel
 from hisparse_sim.memory.base import NEVER
@@ -47,6 +47,14 @@ class Warmth:
             self.origin = past - known
         self.host_only = now
         return past - self.origin
+
+
+class Buffered(Warmth):
+    """The same of SGLang, whose requests read through their buffer from the first decode on."""
+
+    def steps(self, state: Any, past: int, curve: Curve) -> int:
+        """All since it got its buffer."""
+        return past - int(state.origin)
 
 
 class Lookups:

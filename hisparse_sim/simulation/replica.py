@@ -9,13 +9,15 @@ from hisparse_sim.cost.step import StepCostModel
 from hisparse_sim.errors import Infeasible, InputError
 from hisparse_sim.memory.budget import PoolSizes, size_pools
 from hisparse_sim.memory.handover import HiSparseImports, HoldingMemory, ResidentImports
-from hisparse_sim.memory.host import place, shares_host_pool
+from hisparse_sim.memory.host import GIB, place, shares_host_pool
 from hisparse_sim.memory.index_offload import IndexOffload
 from hisparse_sim.memory.layout import kv_layout, require_hisparse
 from hisparse_sim.memory.offload import OffloadMemory, OffloadSizes
 from hisparse_sim.memory.residency import HiSparseMemory, HiSparseSizes
 from hisparse_sim.memory.residency_v030 import HiSparseMemoryV030
 from hisparse_sim.memory.resident import ResidentMemory, ResidentSizes
+from hisparse_sim.memory.sglang import SGLangMemory, SGLangSizes
+from hisparse_sim.memory.sglang_pools import chunk_tokens, metadata_bytes, places, static_fraction
 from hisparse_sim.scenario.scenario import Scenario
 from hisparse_sim.scheduler.config import SchedulerConfig
 from hisparse_sim.scheduler.step import Scheduler
@@ -27,7 +29,7 @@ class Replica:
 
     pools: PoolSizes
     profile: Profile
-    memory: ResidentMemory | HiSparseMemory | HiSparseMemoryV030
+    memory: ResidentMemory | HiSparseMemory | HiSparseMemoryV030 | SGLangMemory
     scheduler: Scheduler
     cost: StepCostModel
     index_block_bytes: int
@@ -55,6 +57,12 @@ def check_simulated(scenario: Scenario) -> None:
             f"{scenario.tp}: run simulates a replica on one node, {scenario.node.name} has "
             f"{scenario.node.gpus} GPUs; estimate sizes larger ones",
             where="engine.tp",
+        )
+    if scenario.cluster.prefill is not None and engine.kind == "sglang":
+        raise InputError(
+            "a pool that prefills is simulated with vLLM; SGLang's decode instance alone is "
+            "engine.disaggregation_mode: decode",
+            where="cluster.prefill",
         )
     if scenario.cluster.prefill is not None and (engine.mode == "offload" or _is_v030(scenario)):
         what = f"mode {engine.mode} of vLLM {engine.version}"
@@ -152,6 +160,22 @@ def peers_of(replica: Replica, scenario: Scenario) -> list[Replica]:
 
 def _scheduling(scenario: Scenario, pools: PoolSizes) -> SchedulerConfig:
     engine = scenario.engine
+    if engine.kind == "sglang":
+        # The overlap scheduler, SGLang's default, decides a batch ahead as vLLM's asynchronous one does.
+        imports = engine.disaggregation_mode == "decode"
+        seqs = places(scenario.model, engine, pools)
+        chunk = chunk_tokens(scenario.node, engine)
+        return SchedulerConfig(
+            max_model_len=pools.max_model_len,
+            max_num_seqs=seqs,
+            max_num_batched_tokens=seqs if imports else chunk,
+            async_scheduling=True,
+            cohort=False,
+            drafts=engine.mtp,
+            give_up_after=1000,
+            prefill_first=not imports and not engine.enable_mixed_chunk,
+            retracts=True,
+        )
     return SchedulerConfig(
         max_model_len=pools.max_model_len,
         max_num_seqs=engine.max_num_seqs,
@@ -183,6 +207,8 @@ def _check_chunks(scenario: Scenario, pools: PoolSizes) -> None:
 def _warnings(scenario: Scenario, pools: PoolSizes) -> list[str]:
     engine = scenario.engine
     found = []
+    if engine.kind == "sglang":
+        return _sglang_warnings(scenario, pools)
     if not engine.async_scheduling:
         found.append("engine.async_scheduling is off: the host's time between steps is not priced")
     if engine.mode == "offload":
@@ -195,11 +221,45 @@ def _warnings(scenario: Scenario, pools: PoolSizes) -> list[str]:
     return found
 
 
+def _sglang_warnings(scenario: Scenario, pools: PoolSizes) -> list[str]:
+    engine, node = scenario.engine, scenario.node
+    if engine.mode == "resident":
+        return ["engine.kind sglang, mode resident: blocks are admitted and found again as in vLLM"]
+    layout = kv_layout(scenario.model, engine, node)
+    tables = metadata_bytes(scenario.model, engine, layout, pools)
+    spare = int(node.gpu.memory_bytes * (1 - static_fraction(node, engine)))
+    if tables <= spare:
+        return []
+    return [
+        f"engine.max_running_requests: tables of {places(scenario.model, engine, pools):,} requests take "
+        f"{tables / GIB:,.1f} GiB a GPU, more than the {spare / GIB:,.1f} GiB that are not static: SGLang "
+        "would run out of memory (sglang PR 23970)"
+    ]
+
+
+def _sglang_memory(scenario: Scenario, pools: PoolSizes) -> SGLangMemory:
+    engine = scenario.engine
+    return SGLangMemory(
+        SGLangSizes(
+            page_size=pools.block_size,
+            device_pages=pools.num_gpu_blocks - 1,
+            host_pages=pools.num_host_blocks - 1,
+            buffer_pages=pools.hot_blocks,
+            max_model_len=pools.max_model_len,
+            conservativeness=engine.schedule_conservativeness,
+            imports=engine.disaggregation_mode == "decode",
+            reserved_decode_tokens=engine.num_reserved_decode_tokens,
+        )
+    )
+
+
 def _memory(
     scenario: Scenario, pools: PoolSizes, *, holds: bool = False
-) -> ResidentMemory | HiSparseMemory | HiSparseMemoryV030:
+) -> ResidentMemory | HiSparseMemory | HiSparseMemoryV030 | SGLangMemory:
     """``holds``: of an engine that only prefills."""
     engine, prefill = scenario.engine, scenario.cluster.prefill
+    if engine.kind == "sglang" and engine.mode == "hisparse":
+        return _sglang_memory(scenario, pools)
     delay = engine.transfer_delay_steps
     old = _is_v030(scenario)
     if delay is None:

@@ -7,7 +7,7 @@ is mentioned.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hisparse_sim.validation.published.comparison import Answer, Comparison, Run
 from hisparse_sim.validation.published.rows import Row
@@ -29,6 +29,11 @@ COLUMNS = {
 }
 
 
+_VLLM = ({"mode": "resident", "kv_cache_dtype": "fp8"},)
+_SGLANG = tuple({"kind": "sglang", "mode": "resident", "kv_cache_dtype": rows} for rows in ("auto", "fp8"))
+"""What its rows are is not stated: its own choice for the GPU, bf16 on Hopper, comes first."""
+
+
 def comparisons(rows: Sequence[Values], place: str) -> list[Comparison]:
     """One a row."""
     return [_comparison(row) for row in rows]
@@ -38,7 +43,10 @@ def _comparison(row: Values) -> Comparison:
     low, high = row["prompt_tokens"], row["prompt_tokens_high"]
     case = f"{row['model']} on {row['node']}, {row['engine']}, {row['clients']} clients"
     why = f"prompts not stated: {low:,} to {high:,} tokens" if high > low else ""
-    runs = tuple(Run(_scenario(row, tokens)) for tokens in dict.fromkeys((low, high)))
+    engines = _SGLANG if row["engine"] == "SGLang" else _VLLM
+    if len(engines) > 1:
+        why = "; ".join(filter(None, [why, "KV rows not stated: bf16 to fp8"]))
+    runs = tuple(Run(_scenario(row, n, e)) for n in dict.fromkeys((low, high)) for e in engines)
 
     def lines(answers: Sequence[Answer]) -> list[Row]:
         refused = [answer for answer in answers if isinstance(answer, str)]
@@ -62,12 +70,12 @@ def _comparison(row: Values) -> Comparison:
     return Comparison(runs, lines)
 
 
-def _scenario(row: Values, prompt_tokens: int) -> dict[str, object]:
+def _scenario(row: Values, prompt_tokens: int, engine: Mapping[str, str]) -> dict[str, object]:
     return {
         "name": "single",
         "model": row["model"],
         "node": row["node"],
-        "engine": {"mode": "resident", "ep": False, "kv_cache_dtype": "fp8", "mtp": row["mtp"]},
+        "engine": {"ep": False, "mtp": row["mtp"], **engine},
         "workload": {
             "kind": "stream",
             "concurrency": row["clients"],
