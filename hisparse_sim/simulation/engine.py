@@ -108,6 +108,8 @@ class Engine:
         self._refused_at: tuple[int, ...] | None = None
         """Standing at which the waiting queue was refused in the last schedule; none: it was not."""
         self._hisparse = isinstance(self.memory, HISPARSE)
+        # SGLang prefills a prompt in its device pool.
+        self._stages = self._hisparse and not isinstance(self.memory, SGLangMemory)
         self.lookups: Lookups | None = None
         """In hot buffers; none outside HiSparse."""
         if isinstance(self.memory, HISPARSE):
@@ -416,9 +418,7 @@ class Engine:
                     most_missed = max(most_missed, each.missed)
             else:
                 prefills.append((n, past))
-                if hisparse and not isinstance(
-                    self.memory, SGLangMemory
-                ):  # there they lie in the device pool
+                if self._stages:
                     staged += request.memory.host_only * size
         return StepWork(
             decode_requests=decodes,

@@ -168,7 +168,7 @@ def _scheduling(scenario: Scenario, pools: PoolSizes) -> SchedulerConfig:
         return SchedulerConfig(
             max_model_len=pools.max_model_len,
             max_num_seqs=seqs,
-            max_num_batched_tokens=seqs if imports else chunk,
+            max_num_batched_tokens=seqs * (1 + engine.mtp) if imports else chunk,
             async_scheduling=True,
             cohort=False,
             drafts=engine.mtp,
