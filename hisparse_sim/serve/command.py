@@ -7,6 +7,7 @@ import math
 import shlex
 from typing import Any
 
+from hisparse_sim.errors import InputError
 from hisparse_sim.memory.budget import size_pools
 from hisparse_sim.memory.host import GIB
 from hisparse_sim.scenario.engine import EngineSpec
@@ -22,7 +23,10 @@ def as_started(model: ModelSpec, node: NodeSpec, engine: EngineSpec) -> EngineSp
     """``engine`` as one command can say it: sizes resolved, fields of other modes at their defaults.
 
     A host pool that is ``auto`` becomes the whole GiB that host memory allows, as vLLM needs a number.
+    Raises ``InputError`` for an engine that is not vLLM.
     """
+    if engine.kind != "vllm":
+        raise InputError(f"{engine.kind} is not started by vllm serve", where="engine.kind")
     change: dict[str, Any] = {"tp": engine.tp or node.gpus}
     if engine.mode == "hisparse":
         change["kv_offload_gib"] = 0.0

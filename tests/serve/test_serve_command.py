@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hisparse_sim.cli.serve_flags import overrides, read_serve
+from hisparse_sim.errors import InputError
 from hisparse_sim.scenario.catalogue import list_scenarios, load_model, load_node
 from hisparse_sim.scenario.engine import EngineSpec
 from hisparse_sim.scenario.loader import load_scenario
@@ -17,7 +18,7 @@ from hisparse_sim.serve.startup import check_startup
 
 
 @pytest.mark.parametrize("mode", ["hisparse", "offload", "resident"])
-@pytest.mark.parametrize("name", list_scenarios())
+@pytest.mark.parametrize("name", [n for n in list_scenarios() if load_scenario(n).engine.kind == "vllm"])
 def test_the_command_of_a_shipped_scenario_starts_and_gives_it_back(name: str, mode: str) -> None:
     scenario = load_scenario(name, overrides=[f"engine.mode={mode}"])
     command = serve_command(scenario.model, scenario.node, scenario.engine)
@@ -73,3 +74,9 @@ def test_an_automatic_host_pool_becomes_the_number_that_vllm_needs() -> None:
     engine = as_started(MODEL, NODE, EngineSpec(mode="hisparse"))
     assert isinstance(engine.host_pool_gib, (int, float))
     assert engine.host_pool_gib < NODE.dram_bytes / 2**30
+
+
+def test_sglang_has_no_vllm_serve_command() -> None:
+    asked = load_scenario("sglang-8xh200")
+    with pytest.raises(InputError, match="vllm serve"):
+        serve_command(asked.model, asked.node, asked.engine)
