@@ -14,7 +14,7 @@ from hisparse_sim.workload.make import make_workload
 from hisparse_sim.workload.request import RequestSpec
 from hisparse_sim.workload.unlimited_cache import UnlimitedCache
 
-SESSIONS, REQUESTS = 64, 4096
+SESSIONS, REQUESTS = 1024, 4096
 """Most sessions and requests that are looked at."""
 CLASSES = 8
 
@@ -47,8 +47,11 @@ class Mix:
 
 
 def mix_of(spec: WorkloadSpec, seed: int) -> Mix:
-    """Of the first sessions; rates and concurrency do not matter to it."""
-    plain = spec.model_dump_json(exclude={"concurrency", "rate_per_s", "arrivals", "ramp_up_s"})
+    """Of the first sessions; rates do not matter to it, nor concurrency where sessions are counted."""
+    beside = {"rate_per_s", "arrivals", "ramp_up_s"}
+    if any(getattr(spec, name, None) is not None for name in ("conversations", "sessions", "requests")):
+        beside.add("concurrency")  # else it says how many sessions there are
+    plain = spec.model_dump_json(exclude=beside)
     return _mix(_Asked(plain, seed, spec))
 
 

@@ -2,11 +2,15 @@
 
 A mean-value model over the steps that the cost room prices. Requests of a class j need ``k_j`` chunks
 of prefill, which make a step ``e_j`` longer in all, and the mean request ``o`` steps of decode; with
-``b`` decoding, a step without a chunk takes ``s(b)``. A replica that completes one request every
-``1 / x`` seconds then spends ``1 / x = e + o s(b) / b``, and Little's law gives the load behind ``b``.
-Waiting for prefill is M/G/1 (Pollaczek-Khinchine), bounded by the other clients' work. What the prefix
-caches hold is the share of all live sessions' tokens that fits them, which no replacement beats. A
-simulation says what this leaves out: bursts, preemption, order.
+``b`` decoding, a step without a chunk takes ``s(b)``. A request of a closed loop of N meets the work of
+the N - 1 others only, q = (N - 1) / N of all (the arrival theorem in Schweitzer's approximation: Reiser and
+Lavenberg, J. ACM 27(2), 1980; Bard, 1979); in an open loop q = 1. With ``b`` decoding on average it decodes
+beside ``q b`` others in steps of ``s(1 + q b) / (1 - q x e)`` seconds, so that a replica that completes ``x``
+requests a second has ``1 / x = q e + o s(1 + q b) / b``, and Little's law gives the load behind ``b``.
+Waiting for prefill is M/G/1 (Pollaczek-Khinchine) on the others' work, and no longer than all of it. Where
+all clients begin at once, their first prompts are worked off one after the other, and the mix of what
+follows lacks those. What the prefix caches hold is the share of all live sessions' tokens that fits them,
+which no replacement beats. A simulation says what this leaves out: bursts, preemption, order.
 """
 
 from __future__ import annotations
@@ -114,6 +118,31 @@ class Chunks:
         return _parts(self._cost, work) - self._alone
 
 
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """Requests that a replica serves: ``shares`` of classes, ``seconds`` that each one's chunks add and how
+    many there are, (classes,); mean ``steps`` of decode. ``others``: q, the share of all work that one meets.
+    """
+
+    shares: Floats
+    seconds: Floats
+    counts: Floats
+    steps: float
+    think_s: float
+    clients: float
+    others: float
+
+    @property
+    def added_s(self) -> float:
+        """Seconds that a mean request's chunks add to steps."""
+        return float(self.shares @ self.seconds)
+
+    @property
+    def chunks(self) -> float:
+        """Of a mean request."""
+        return float(self.shares @ self.counts)
+
+
 def _parts(cost: StepCostModel, work: StepWork) -> Floats:
     return np.array(cost.step(work)[:PARTS])
 
@@ -183,11 +212,23 @@ class Steady:
             blocks = max(blocks, sizes.num_cpu_chunks)
         return min(1.0, blocks * sizes.block_size / (max(1.0, live) * self.mix.full_tokens))
 
-    def _prefill(self, hits: float) -> tuple[Floats, Floats]:
-        """Seconds that each class's chunks add, and how many chunks; (classes,)."""
+    def _work(self, hits: float, clients: float, alone: float = 0.0) -> _Work:
+        """What is served, without the share ``alone`` of all requests, which are first prompts."""
+        shares, steps, think_s = self._shares, self._steps, self.mix.think_s
+        left = np.maximum(0.0, shares - alone * self._first_prompts())
+        if 0.0 < alone < 1.0 and left.sum():
+            shares = left / left.sum()
+            steps = (float(shares @ self._outputs) - 1) / self.engine.tokens_a_step
+            think_s /= 1 - alone  # first prompts follow no pause
         seconds = hits * self._cached_s + (1 - hits) * self._computed_s
         counts = hits * self.chunks.counts[:, 1] + (1 - hits) * self.chunks.counts[:, 0]
-        return seconds, counts
+        others = max(0.0, clients - 1) / clients if math.isfinite(clients) else 1.0
+        return _Work(shares, seconds, counts, steps, think_s, clients, others)
+
+    def _first_prompts(self) -> Floats:
+        """Shares, together 1, of classes that find less than half of their prompt; of all where none do."""
+        new = self._shares * (self._hits < self._prompts / 2)
+        return new / new.sum() if new.sum() else self._shares
 
     def _loads_s(self, hits: float, live: float) -> Floats:
         """Seconds of reading each class's history from the offload tier, where it is not on the GPU."""
@@ -200,29 +241,31 @@ class Steady:
         rate = self.cost.node.host_link.copy_h2d_bytes_per_s
         return self._hits * max(0.0, hits - min(1.0, on_gpu)) * token_bytes / rate
 
-    def _most_decoding(self, counts: Floats) -> tuple[float, str]:
+    def _most_decoding(self, work: _Work) -> tuple[float, str]:
         """Where growth ends: memory, or every step has a chunk of prefill already."""
-        chunks = float(self._shares @ counts)
-        by_prefill = self._steps / chunks if chunks > 0 else math.inf
+        by_prefill = work.steps / work.chunks if work.chunks > 0 else math.inf
         return (by_prefill, "prefill") if by_prefill < self.most else (float(self.most), self.limit)
 
-    def _rate(self, decoding: float, prefill_s: float) -> float:
-        return 1 / (prefill_s + self._steps * self.step_s(decoding) / decoding)
+    def _felt_s(self, decoding: float, work: _Work) -> float:
+        """Seconds of a step without prefill in which a request decodes."""
+        return self.step_s(1 + work.others * decoding)
+
+    def _rate(self, decoding: float, work: _Work) -> float:
+        return 1 / (work.others * work.added_s + work.steps * self._felt_s(decoding, work) / decoding)
 
     def _closed(self, load: Load, hits: float) -> Served:
         clients = load.clients or 0.0
-        seconds, counts = self._prefill(hits)
-        added = float(self._shares @ seconds)
+        wave = load.first_wave if load.at_once else 0.0
+        work = self._work(hits, clients, wave)
         loads = self._loads_s(hits, clients)
-        most, limit = self._most_decoding(counts)
+        most, limit = self._most_decoding(work)
         low, high = 0.0, min(most, clients)
 
         def needed(decoding: float) -> tuple[float, float, float]:
-            rate = self._rate(decoding, added)
-            wait = self._wait(rate, decoding, seconds, counts, clients)
-            own = added + float(self._shares @ counts) * self.step_s(decoding)
-            beside = own + wait + float(self._shares @ loads) + self.mix.think_s
-            return decoding + rate * beside, rate, wait
+            rate = self._rate(decoding, work)
+            wait = self._wait(rate, decoding, work)
+            own = float(work.shares @ (self._own_s(decoding, work) + loads))
+            return decoding + rate * (own + wait + work.think_s), rate, wait
 
         total, rate, wait = needed(high)
         excess = 0.0
@@ -235,30 +278,33 @@ class Steady:
                 total, rate, wait = needed(decoding)
                 low, high = (decoding, high) if total < clients else (low, decoding)
             limit = "clients"
-        return self._served(load, rate, decoding, (wait, excess), hits, seconds, counts, loads, limit)
+        return self._served(load, rate, decoding, (wait, excess), hits, work, loads, limit)
 
     def _open(self, load: Load, hits: float) -> Served:
         rate = load.rate_per_s or 0.0
-        seconds, counts = self._prefill(hits)
-        added = float(self._shares @ seconds)
-        most, limit = self._most_decoding(counts)
-        if rate >= self._rate(most, added):
-            return self._overloaded(self._rate(most, added), most, hits, limit)
+        work = self._work(hits, math.inf)
+        most, limit = self._most_decoding(work)
+        if rate >= self._rate(most, work):
+            return self._overloaded(self._rate(most, work), most, hits, limit)
         low, high = 0.0, most
         for _ in range(_HALVINGS):
             decoding = (low + high) / 2
-            low, high = (decoding, high) if self._rate(decoding, added) < rate else (low, decoding)
+            low, high = (decoding, high) if self._rate(decoding, work) < rate else (low, decoding)
         decoding = high
-        wait = self._wait(rate, decoding, seconds, counts, math.inf)
-        loads = self._loads_s(hits, rate * (self.mix.think_s + added))
-        return self._served(load, rate, decoding, (wait, 0.0), hits, seconds, counts, loads, limit)
+        wait = self._wait(rate, decoding, work)
+        loads = self._loads_s(hits, rate * (self.mix.think_s + work.added_s))
+        return self._served(load, rate, decoding, (wait, 0.0), hits, work, loads, limit)
 
-    def _wait(self, rate: float, decoding: float, seconds: Floats, counts: Floats, clients: float) -> float:
-        own = seconds + counts * self.step_s(decoding)
-        mean, square = float(self._shares @ own), float(self._shares @ own**2)
-        busy = rate * mean
-        bound = max(0.0, clients - 1) * mean if math.isfinite(clients) else math.inf
-        return min(bound, rate * square / (2 * (1 - busy)) if busy < 1 else bound)
+    def _own_s(self, decoding: float, work: _Work) -> Floats:
+        """Seconds of each class's own chunks, with the steps that they are in."""
+        return work.seconds + work.counts * self.step_s(work.others * decoding)
+
+    def _wait(self, rate: float, decoding: float, work: _Work) -> float:
+        own = self._own_s(decoding, work)
+        mean, square = float(work.shares @ own), float(work.shares @ own**2)
+        met = work.others * rate
+        bound = max(0.0, work.clients - 1) * mean
+        return min(bound, met * square / (2 * (1 - met * mean)) if met * mean < 1 else bound)
 
     def _overloaded(self, rate: float, decoding: float, hits: float, limit: str) -> Served:
         never = {f"{m}_{q}": math.inf for m in ("ttft", "tpot", "itl", "e2e") for q in ("mean", *QUANTILES)}
@@ -266,57 +312,63 @@ class Steady:
 
     def _served(
         self, load: Load, rate: float, decoding: float, waits: tuple[float, float], hits: float,
-        seconds: Floats, counts: Floats, loads: Floats, limit: str,
+        work: _Work, loads: Floats, limit: str,
     ) -> Served:  # fmt: skip
         """``waits``: mean of those by chance, and what everybody waits for a place."""
         by_chance, excess = waits
-        step, each, shares = self.step_s(decoding), self.engine.tokens_a_step, self._shares
-        chunks = float(shares @ counts)
-        added = float(shares @ seconds) / chunks if chunks else 0.0
-        mixed = min(1.0, chunks * decoding / self._steps) if self._steps > 0 else 1.0
+        each, shares, step = self.engine.tokens_a_step, work.shares, self._felt_s(decoding, work)
+        added = work.added_s / work.chunks if work.chunks else 0.0
+        mixed = min(1.0, work.others * work.chunks * decoding / work.steps) if work.steps > 0 else 1.0
         felt = step + mixed * added
-        noise = added * math.sqrt(mixed * (1 - mixed) / max(1.0, self._steps)) / each
-        first = seconds + np.ceil(counts) * step + loads + felt / 2 + excess
+        noise = added * math.sqrt(mixed * (1 - mixed) / max(1.0, work.steps)) / each
+        own = self._own_s(decoding, work)
+        busy = min(1.0, work.others * rate * float(shares @ own))
+        # Whoever comes waits for the step under way, if there is one.
+        first = own + loads + min(1.0, busy + work.others * decoding) * felt / 2 + excess
         decode = np.maximum(self._outputs - 1, 0) / each * felt
-        busy = min(1.0, rate * float(shares @ (seconds + counts * step)))
         ways = [(0.0, 1 - busy), *((by_chance / busy * w, busy / len(_WAITS)) for w in _WAITS if busy > 0)]
         wave = self._wave(load, step, felt) if load.at_once and load.clients and load.first_wave else None
         rest = 1 - load.first_wave if wave else 1.0
         ttft = [(first + wait, shares * share * rest) for wait, share in ways]
         tpot = [(np.full(len(shares), felt / each), shares * rest)]
         e2e = [(first + wait + decode, shares * share * rest) for wait, share in ways]
+        gaps = [(np.array([step, step + added]), rest * np.array([1 - mixed, mixed]))]
         if wave:
-            to_first, a_token, weight = wave
+            to_first, a_token, weight, slow_s, slow = wave
+            gaps.append((np.array([felt, slow_s]), load.first_wave * np.array([1 - slow, slow])))
+            whole = to_first + a_token * each * self._steps
             ttft.append((to_first, weight))
             tpot.append((a_token, weight))
-            e2e.append((to_first + a_token * each * self._steps, weight))
-        figures = _spread("ttft", ttft) | _spread("tpot", tpot) | _spread("e2e", e2e)
+            e2e.append((whole, weight))
+            # A client's first request, then its others one by one.
+            rate = 1 / (load.first_wave * float(whole.mean()) / (load.clients or 1.0) + rest / rate)
+        figures = _spread("ttft", ttft) | _spread("tpot", tpot) | _spread("e2e", e2e) | _spread("itl", gaps)
         least = (
-            _spread("ttft", [(first, shares)])
+            _spread("ttft", [(first, self._shares)])
             | _spread("tpot", [(np.full(1, felt / each), np.ones(1))])
-            | _spread("e2e", [(first + decode, shares)])
+            | _spread("e2e", [(first + decode, self._shares)])
+            | _spread("itl", [(np.array([step, step + added]), np.array([1 - mixed, mixed]))])
         )
-        itl = {"itl_mean": felt}
         for label, q in QUANTILES.items():
             figures[f"tpot_{label}"] += NormalDist().inv_cdf(q) * noise
-            itl[f"itl_{label}"] = step + (added if 1 - q < mixed else 0.0)
-        return Served(rate, rate * self.mix.output_tokens, decoding, hits, figures | itl, least | itl, limit)
+        return Served(rate, rate * self.mix.output_tokens, decoding, hits, figures, least, limit)
 
-    def _wave(self, load: Load, step: float, felt: float) -> tuple[Floats, Floats, Floats]:
+    def _wave(self, load: Load, step: float, felt: float) -> tuple[Floats, Floats, Floats, float, float]:
         """First prompts that all come at once: seconds to the first token, a token, and their shares.
 
-        They are worked off one after the other, and those that decode meanwhile meet a chunk every step.
+        They are worked off one after the other, and those that decode meanwhile meet a chunk every step:
+        how long such a step is, and the share of these requests' steps.
         """
         clients, each = load.clients or 0.0, self.engine.tokens_a_step
-        new = self._shares * (self._hits < self._prompts / 2)
-        new = new / new.sum() if new.sum() else self._shares
+        new = self._first_prompts()
         chunks, computed = float(new @ self.chunks.counts[:, 0]), float(new @ self._computed_s)
         alone = computed + chunks * step
         waits = np.linspace(alone, max(1.0, clients) * alone, _PLACES)
         slow_s = step + computed / chunks
         slow = np.clip((clients * alone - waits) / slow_s, 0, self._steps)
         a_token = (slow * slow_s + (self._steps - slow) * felt) / max(1.0, self._steps) / each
-        return waits, a_token, np.full(_PLACES, load.first_wave / _PLACES)
+        share = float(slow.mean()) / max(1.0, self._steps)
+        return waits, a_token, np.full(_PLACES, load.first_wave / _PLACES), slow_s, share
 
 
 def _spread(name: str, parts: list[tuple[Floats, Floats]]) -> dict[str, float]:

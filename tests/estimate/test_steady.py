@@ -13,7 +13,7 @@ from hisparse_sim.cost.profile import profile_for
 from hisparse_sim.cost.step import StepCostModel
 from hisparse_sim.cost.work import PARTS
 from hisparse_sim.estimate.concurrency import mode_pools
-from hisparse_sim.estimate.mix import mix_of
+from hisparse_sim.estimate.mix import _mix, mix_of
 from hisparse_sim.estimate.steady import Chunks, Load, Steady
 from hisparse_sim.scenario.loader import load_scenario
 from hisparse_sim.simulation.run import simulate
@@ -75,3 +75,54 @@ def test_throughput_and_time_a_token_are_near_a_run() -> None:
     summary: dict[str, Any] = simulate(s).summary
     assert served.output_tokens_per_s == pytest.approx(summary["output_tokens_per_s"], rel=0.25)
     assert served.figures["tpot_mean"] == pytest.approx(summary["tpot_s"]["mean"], rel=0.25)
+
+
+def expected(change: list[str]) -> tuple[Any, dict[str, Any]]:
+    """What a short run of one load is expected to be, and what it is."""
+    s = load_scenario("agentic-13turn-8xh200", overrides=change)
+    pools = mode_pools(s.model, s.node, s.engine, s.engine.mode)
+    cost = StepCostModel(s.model, s.node, pools.engine, profile_for(s.node))
+    mix = mix_of(s.workload, s.seed)
+    clients: int = s.workload.concurrency  # type: ignore[union-attr, assignment]
+    requests = s.workload.conversations * mix.session_requests  # type: ignore[union-attr, operator]
+    model = Steady(pools, cost, mix, Chunks(cost, mix, s.engine.max_num_batched_tokens, 0.0))
+    return model.at(Load(clients=clients, at_once=True, first_wave=clients / requests)), simulate(s).summary
+
+
+def test_one_client_meets_nobody_elses_prefill() -> None:
+    served, summary = expected(["workload.concurrency=1", "workload.turns=4", "workload.conversations=2"])
+    assert served.figures["tpot_p99"] == served.figures["tpot_p50"] == served.figures["itl_p99"]
+    assert served.figures["tpot_mean"] == pytest.approx(summary["tpot_s"]["mean"], rel=0.01)
+    assert served.figures["e2e_mean"] == pytest.approx(summary["e2e_s"]["mean"], rel=0.02)
+    assert served.output_tokens_per_s == pytest.approx(summary["output_tokens_per_s"], rel=0.02)
+
+
+@pytest.mark.parametrize("clients", [2, 4, 12])
+def test_first_prompts_that_came_at_once_are_not_met_again(clients: int) -> None:
+    served, summary = expected(
+        [f"workload.concurrency={clients}", "workload.turns=4", f"workload.conversations={clients}"]
+    )
+    for name in ("tpot", "itl", "e2e", "ttft"):
+        assert served.figures[f"{name}_mean"] == pytest.approx(summary[f"{name}_s"]["mean"], rel=0.15)
+    assert served.output_tokens_per_s == pytest.approx(summary["output_tokens_per_s"], rel=0.05)
+
+
+def test_what_sessions_share_is_counted_over_the_whole_run() -> None:
+    def computed(change: list[str]) -> float:
+        s = load_scenario("documents-1m-8xh200", overrides=change)
+        return sum(c.share * (c.prompt_tokens - c.hit_tokens) for c in mix_of(s.workload, s.seed).classes)
+
+    # 40 documents, each computed once: three times the visits, and a third of it a question.
+    assert computed(["workload.sessions=600"]) < 0.5 * computed(["workload.sessions=150"])
+
+
+def test_a_mix_hangs_on_no_load_that_was_asked_before() -> None:
+    def turns(clients: int) -> float:
+        change = [f"workload.concurrency={clients}", "workload.conversations=null",
+                  "workload.turns={kind: uniform, low: 1, high: 20}"]  # fmt: skip
+        s = load_scenario("agentic-13turn-8xh200", overrides=change)
+        return mix_of(s.workload, s.seed).session_requests
+
+    few, many = turns(2), turns(64)
+    _mix.cache_clear()
+    assert turns(64) == many != few
