@@ -6,62 +6,30 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import simpy
 
-from hisparse_sim.cost.work import StepCost, StepWork
+from hisparse_sim.cost.work import StepCost
 from hisparse_sim.memory.base import EngineDied
 from hisparse_sim.memory.content import ContentIndex
-from hisparse_sim.memory.handover import Arrivals, HiSparseImports
-from hisparse_sim.memory.offload import Job, OffloadMemory
-from hisparse_sim.memory.residency import HiSparseMemory
 from hisparse_sim.memory.residency_v030 import HiSparseMemoryV030
-from hisparse_sim.memory.sglang import SGLangMemory
 from hisparse_sim.scheduler.decision import Decision
 from hisparse_sim.scheduler.request import Request
+from hisparse_sim.simulation.batch import Batch, Life
 from hisparse_sim.simulation.blocks import blocks_of, described_tokens
 from hisparse_sim.simulation.jump import jump
 from hisparse_sim.simulation.links import D2H, H2D, HostLink
 from hisparse_sim.simulation.lockstep import Lockstep
-from hisparse_sim.simulation.lookups import UNIT, Buffered, Lookups, Warmth
 from hisparse_sim.simulation.recorder import Recorder, RequestRecord, StepRow, record_of
 from hisparse_sim.simulation.replica import Replica
 from hisparse_sim.simulation.survival import Ending, live_lock
+from hisparse_sim.simulation.traffic import SMALL_BYTES, Traffic
+from hisparse_sim.simulation.works import HISPARSE, Works
 from hisparse_sim.workload.request import RequestSpec, Session
 
-HISPARSE = HiSparseMemory | HiSparseMemoryV030 | SGLangMemory
 HAD_DIED = "the engine had died"
 """Reason of a request that came later."""
-
-
-@dataclass(slots=True)
-class Batch:
-    """A step on its way through the GPU."""
-
-    decision: Decision
-    cost: StepCost
-    work: StepWork
-    loaded_bytes: float = 0.0
-    """Of the offload tier's copies that began with it, on one GPU's link."""
-    stored_bytes: float = 0.0
-    start_s: float = 0.0
-    end_s: float = 0.0
-    done: simpy.Event | None = None
-    """Fires when it ends, if the link has a say in that; otherwise ``end_s`` is known."""
-
-
-@dataclass(slots=True)
-class _Life:
-    """What the engine keeps of a request beside the scheduler's own record."""
-
-    record: RequestRecord
-    over: Callable[[], None]
-    read: Callable[[], None] | None = None
-    """Called when its KV has been read from the engine that prefilled it, if one did."""
-    warmth: Warmth = field(default_factory=Warmth)
-    """Of its hot buffer."""
 
 
 class Engine:
@@ -86,18 +54,11 @@ class Engine:
         self.replica = replica
         self.scheduler = replica.scheduler
         self.memory = replica.memory
-        self.link = link
         self.recorder = recorder
         self.content = content or ContentIndex(self.memory.block_size)
         self._lockstep = lockstep
-        self.arrivals: Arrivals | None = getattr(self.memory, "arrivals", None)
-        """Requests that were prefilled elsewhere; none where nobody else prefills."""
-        self.network = network
-        """Over which their KV comes."""
         if lockstep is not None:
             lockstep.enter(self)
-        self.host_bytes = [0.0, 0.0]
-        """Read from and written to host memory so far, over all ranks."""
         self.finished = 0
         self.depth = 2 if self.scheduler.config.async_scheduling else 1
         self._wake = env.event()
@@ -107,16 +68,8 @@ class Engine:
         """Now, or where the engine will be when it next yields."""
         self._refused_at: tuple[int, ...] | None = None
         """Standing at which the waiting queue was refused in the last schedule; none: it was not."""
-        self._hisparse = isinstance(self.memory, HISPARSE)
-        # SGLang prefills a prompt in its device pool.
-        self._stages = self._hisparse and not isinstance(self.memory, SGLangMemory)
-        self.lookups: Lookups | None = None
-        """In hot buffers; none outside HiSparse."""
-        if isinstance(self.memory, HISPARSE):
-            assert replica.cost.misses is not None
-            self.lookups = Lookups(replica.topk, self.memory.block_size, replica.cost.misses)
-            if not isinstance(self.memory, SGLangMemory):
-                self.memory.copies.on_lost = self.lookups.changed.add
+        self.works = Works(replica)
+        self.traffic = Traffic(env, replica, link, network, self.rouse)
         self._jumps = not replica.single_step and lockstep is None
         self._acceptance = replica.acceptance
         self._chance = random.Random(replica.seed).random
@@ -127,7 +80,6 @@ class Engine:
         self._old = isinstance(self.memory, HiSparseMemoryV030)
         self.lack = ""
         """What waiting requests wait for."""
-        self._restored = self._stored = 0
         env.process(self._run())
 
     # -- arrivals -------------------------------------------------------------------------------
@@ -137,9 +89,6 @@ class Engine:
         record = record_of(session, spec, self.env.now, self.recorder.replica)
         self.recorder.requests.append(record)
         self.take(record, spec, over)
-
-    def _warmth(self) -> Warmth:
-        return Buffered() if isinstance(self.memory, SGLangMemory) else Warmth()
 
     def takes(self, spec: RequestSpec) -> bool:
         """Whether a request is short enough."""
@@ -158,7 +107,7 @@ class Engine:
         total = spec.prompt_tokens + outputs
         if not self.takes(spec) or self.died:
             reason = f"{total:,} tokens exceed max_model_len {self.scheduler.config.max_model_len:,}"
-            self._fail(_Life(record, over), HAD_DIED if self.died else reason)
+            self._fail(Life(record, over), HAD_DIED if self.died else reason)
             if read is not None:
                 read()
             return None
@@ -170,16 +119,16 @@ class Engine:
             arrival=self.env.now,
             priority=spec.priority,
             private_from=described_tokens(spec.content) // self.content.block_size,
-            user=_Life(record, over, read, self._warmth()),
+            user=Life(record, over, read, self.works.warmth()),
         )
         if read is not None:
-            assert self.arrivals is not None
-            self.arrivals.expected.add(request)
+            assert self.traffic.arrivals is not None
+            self.traffic.arrivals.expected.add(request)
         self.scheduler.add(request)
         self.rouse()
         return request
 
-    def _fail(self, life: _Life, reason: str) -> None:
+    def _fail(self, life: Life, reason: str) -> None:
         life.record.status = "failed"
         life.record.reason = reason
         self.finished += 1
@@ -277,13 +226,13 @@ class Engine:
         cost = batch.cost
         before, self.last = self.last, batch
         # A decode's gathers are alone on the link, and their time is part of its cost already.
-        moves = cost.h2d_bytes > _SMALL_BYTES and (self.link.busy or bool(batch.work.prefills))
-        if moves or cost.d2h_bytes > _SMALL_BYTES:
+        moves = cost.h2d_bytes > SMALL_BYTES and (self.traffic.link.busy or bool(batch.work.prefills))
+        if moves or cost.d2h_bytes > SMALL_BYTES:
             batch.done = self.env.event()
             self.env.process(self._execute(batch, before, batch.done))
             return
-        self.link.bytes[H2D] += cost.h2d_bytes
-        self.link.bytes[D2H] += cost.d2h_bytes
+        self.traffic.link.bytes[H2D] += cost.h2d_bytes
+        self.traffic.link.bytes[D2H] += cost.d2h_bytes
         if before is None or before.done is None or before.done.processed:
             self._starts(batch, self.clock if before is None else max(self.clock, before.end_s))
 
@@ -308,8 +257,8 @@ class Engine:
         """The batch runs now, until its own work and its own copies are done."""
         batch.start_s = self.env.now
         cost = batch.cost
-        moved = self._put(cost.h2d_bytes, H2D)
-        self._put(cost.d2h_bytes, D2H)
+        moved = self.traffic.put(cost.h2d_bytes, H2D)
+        self.traffic.put(cost.d2h_bytes, D2H)
         yield self.env.timeout(cost.total_s)
         if moved is not None and not moved.processed:
             yield moved
@@ -319,13 +268,6 @@ class Engine:
         """Run a batch beside those of the other DP replicas; the event fires when this one is through."""
         batch.cost = self.replica.cost.beside(batch.work, batch.cost, group_tokens)
         return self.env.process(self._works(batch))
-
-    def _put(self, size: float, direction: int) -> simpy.Event | None:
-        """Put a step's bytes on the link, or count them if they are too few to matter there."""
-        if size > _SMALL_BYTES:
-            return self.link.transfer(size, direction)
-        self.link.bytes[direction] += size
-        return None
 
     # -- one step -------------------------------------------------------------------------------
 
@@ -337,7 +279,7 @@ class Engine:
         if decision.short_of not in ("GPU blocks", "host blocks", "max_num_seqs") or not self.still_refused():
             self._refused_at = None
         self._count(decision.short_of)
-        self._note_riders(decision)
+        self._riders(decision)
         for request in decision.preempted:
             recorder.preemptions += 1
             request.user.record.preemptions += 1
@@ -362,198 +304,26 @@ class Engine:
         for request in decision.admitted:
             if request.user.record.first_scheduled_s is None:  # not where it was prefilled
                 request.user.record.first_scheduled_s = now
-        work = self._work(decision)
+        work = self.works.of(decision)
         cost = replica.cost.step(work) if decision else StepCost()
-        self.host_bytes[H2D] += cost.h2d_bytes * replica.ranks
-        self.host_bytes[D2H] += cost.d2h_bytes * replica.mirroring_ranks
-        if isinstance(self.memory, HISPARSE) and self.memory.index_offload is not None:
-            cost = self._index_traffic(cost)
-        loaded, stored = self._begin_jobs()
-        if self.arrivals is not None and self.arrivals.started:
-            self._read()
+        cost = self.traffic.of_step(cost)
+        loaded, stored = self.traffic.begin_jobs()
+        self.traffic.read()
         if not decision and recorder.rows:
             recorder.rows[-1].h2d_bytes += loaded
             recorder.rows[-1].d2h_bytes += stored
         return Batch(decision, cost, work, loaded, stored)
 
-    def _note_riders(self, decision: Decision) -> None:
-        """Requests that join the cohort or leave it."""
+    def _riders(self, decision: Decision) -> None:
+        """Requests join the cohort or leave it."""
         recorder = self.recorder
         flying = len(self.scheduler.flying) - bool(decision)
         for request in decision.joined:
             request.user.record.rides_from = recorder.steps + flying
-            if self.lookups is not None:
-                self.lookups.join(request)
         for request in decision.left:
             recorder.catch_up(request.user.record)
             request.user.record.rides_from = -1
-            if self.lookups is not None:
-                self.lookups.leave(request)
-
-    def _work(self, decision: Decision) -> StepWork:
-        """What the step has to do, in counts."""
-        hisparse = self._hisparse
-        size = self.memory.block_size
-        decodes = sampled = tokens = decision.riders
-        context = decision.rider_tokens + decodes
-        staged = rows = missed = most_missed = drafts = 0
-        if decodes and self.lookups is not None:
-            rows, missed, most_missed = self.lookups.total(self.scheduler.cohort.steps - 1)
-        prefills: list[tuple[int, int]] = []
-        pasts, epochs = decision.past, decision.epochs
-        for request, n in decision.scheduled.items():
-            past = pasts[request]
-            samples = epochs[request][1]
-            tokens += n
-            drafted = decision.drafted.get(request, 0)
-            sampled += samples + drafted
-            if n == 1 + drafted and samples and past:
-                decodes += 1
-                drafts += drafted
-                context += past + n
-                if self.lookups is not None and request.memory.host_only:
-                    each = self.lookups.of(request, past)
-                    rows += each.looked_up
-                    missed += each.missed
-                    most_missed = max(most_missed, each.missed)
-            else:
-                prefills.append((n, past))
-                if self._stages:
-                    staged += request.memory.host_only * size
-        return StepWork(
-            decode_requests=decodes,
-            decode_context_tokens=context,
-            prefills=tuple(prefills),
-            draft_tokens=drafts,
-            sampled=sampled,
-            lookup_rows=rows / UNIT,
-            miss_rows=missed / UNIT,
-            miss_rows_max=most_missed / UNIT,
-            staged_tokens=staged,
-            mirrored_tokens=tokens if hisparse else 0,
-        )
-
-    def decodes(self, later: int, last: StepWork | None = None) -> StepWork:
-        """The work of decoding one token of each request of the cohort, ``later`` steps from now.
-
-        ``last``: the work of the step before, if it is known.
-        """
-        cohort = self.scheduler.cohort
-        riders = len(cohort)
-        if last is None:
-            context = cohort.tokens + (later + 1) * riders
-        else:
-            context = last.decode_context_tokens + riders
-        if self.lookups is None:
-            return StepWork(riders, context, sampled=riders)
-        if last is not None and cohort.steps + later < self.lookups.until:
-            return last._replace(decode_context_tokens=context)
-        rows, missed, most_missed = self.lookups.total(cohort.steps + later)
-        return StepWork(
-            riders,
-            context,
-            sampled=riders,
-            lookup_rows=rows / UNIT,
-            miss_rows=missed / UNIT,
-            miss_rows_max=most_missed / UNIT,
-            mirrored_tokens=riders,
-        )
-
-    def levels(self) -> tuple[int, int, int, int, int]:
-        """Free blocks on GPU and host; running requests' pages on the GPU, only off it, and hot blocks."""
-        memory = self.memory
-        resident = host_only = hot = host_free = 0
-        if isinstance(memory, HiSparseMemory):
-            host_free = memory.host_pool.free
-            host_only, hot = memory.copies.host_only, memory.hot_in_use
-            resident = memory.pages - host_only
-        elif isinstance(memory, HISPARSE):
-            host_free = memory.host_pool.free
-            for request in self.scheduler.running:
-                resident += request.memory.resident
-                host_only += request.memory.host_only
-                hot += request.memory.hot_blocks
-        elif isinstance(memory, OffloadMemory):
-            host_free = memory.store.free
-        return memory.gpu.free, host_free, resident, host_only, hot
-
-    def _index_traffic(self, cost: StepCost) -> StepCost:
-        """Add the indexer blocks that the step copies to and from their offload, on every rank."""
-        assert isinstance(self.memory, HISPARSE)
-        offload = self.memory.index_offload
-        assert offload is not None
-        size = self.replica.index_block_bytes
-        restored = (offload.restored_blocks - self._restored) * size
-        stored = (offload.stored_blocks - self._stored) * size
-        self._restored, self._stored = offload.restored_blocks, offload.stored_blocks
-        if not restored and not stored:
-            return cost
-        self.host_bytes[H2D] += restored * self.replica.ranks
-        self.host_bytes[D2H] += stored * self.replica.ranks
-        return cost._replace(
-            staging_s=cost.staging_s + restored / self.link.rates[H2D],
-            h2d_bytes=cost.h2d_bytes + restored,
-            d2h_bytes=cost.d2h_bytes + stored,
-        )
-
-    def _begin_jobs(self) -> tuple[int, int]:
-        """Put the offload tier's new copies on the link; bytes to and from the device."""
-        memory = self.memory
-        moved = [0, 0]
-        if isinstance(memory, OffloadMemory) and memory.started:
-            jobs, memory.started = memory.started, []
-            memory.completed = []
-            for job in jobs:
-                size = job.blocks * self.replica.pools.block_bytes
-                direction = H2D if job.load else D2H
-                moved[direction] += size
-                self.host_bytes[direction] += size * self.replica.ranks
-                job.on_link = True
-                self.env.process(self._copy(memory, job, size, direction))
-        return moved[H2D], moved[D2H]
-
-    def _copy(
-        self, memory: OffloadMemory, job: Job, size: int, direction: int
-    ) -> Generator[simpy.Event, Any, None]:
-        """A load is there when its bytes are; a store is reported with the step after that."""
-        yield self.link.transfer(size, direction)
-        job.on_link = False
-        if job.load:
-            memory.finish(job)
-            record = cast(Request, job.request).user.record
-            if record.load_end_s is None and not record.preemptions:
-                record.load_end_s = self.env.now
-        self.rouse()
-
-    def _read(self) -> None:
-        """Begin to read the prompts for which blocks are reserved now."""
-        arrivals = self.arrivals
-        assert arrivals is not None
-        begun, arrivals.started = arrivals.started, []
-        for request, tokens in begun:
-            self.env.process(
-                self._receive(arrivals, cast(Request, request), tokens * self.replica.token_bytes)
-            )
-
-    def _receive(
-        self, arrivals: Arrivals, request: Request, size: float
-    ) -> Generator[simpy.Event, Any, None]:
-        """A prompt's KV comes over the network to each rank, and, under HiSparse, on into host memory."""
-        assert self.network is not None
-        life: _Life = request.user
-        if life.record.load_start_s is None:
-            life.record.load_start_s = self.env.now
-        yield self.network.transfer(size, H2D)
-        if life.record.load_end_s is None:
-            life.record.load_end_s = self.env.now
-        arrivals.under_way.discard(request)
-        if self._hisparse:
-            self.host_bytes[D2H] += size * self.replica.mirroring_ranks
-            if isinstance(self.memory, HiSparseImports) and not self.memory.to_host:
-                self.link.transfer(size, D2H)
-        assert life.read is not None
-        life.read()
-        self.rouse()
+        self.works.riders(decision)
 
     def _update(self, batch: Batch) -> None:
         """The batch's results are here."""
@@ -568,7 +338,7 @@ class Engine:
             for request, before in known.items():
                 self.recorder.came_along(request.user.record, request.num_tokens - before - 1)
         for request in finished:
-            life: _Life = request.user
+            life: Life = request.user
             life.record.finish_s = now
             life.record.status = "completed"
             self.finished += 1
@@ -587,7 +357,7 @@ class Engine:
 
     def _record(self, batch: Batch) -> None:
         decision, cost, work = batch.decision, batch.cost, batch.work
-        gpu_free, host_free, resident, host_only, hot_blocks = self.levels()
+        gpu_free, host_free, resident, host_only, hot_blocks = self.works.levels()
         step = self.recorder.steps
         self.recorder.step(
             StepRow(
@@ -611,8 +381,3 @@ class Engine:
             ),
             cost,
         )
-
-
-_SMALL_BYTES = 64 << 20
-"""Bytes of one step below which their transfer is not put on the link as a flow of its own: at
-PCIe 5 speed they take about 1 ms, which the step's cost already contains."""

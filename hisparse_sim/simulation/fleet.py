@@ -107,16 +107,16 @@ class Fleet:
         engines, decoding = self.engines, self.engines[: self.decoding]
 
         def host(direction: int) -> float:
-            return sum(engine.host_bytes[direction] for engine in engines)
+            return sum(engine.traffic.host_bytes[direction] for engine in engines)
 
         def link(direction: int) -> float:
-            return sum(engine.link.bytes[direction] for engine in decoding) / len(decoding)
+            return sum(engine.traffic.link.bytes[direction] for engine in decoding) / len(decoding)
 
         return Totals(
             [blocks_in(engine.replica.pools) for engine in engines],
             (link(H2D), link(D2H)),
             (host(H2D), host(D2H)),
-            sum(e.network.bytes[H2D] * e.replica.ranks for e in decoding if e.network is not None),
+            sum(n.bytes[H2D] * e.replica.ranks for e in decoding if (n := e.traffic.network) is not None),
             self.prefill.pools if self.prefill is not None else None,
         )
 

@@ -17,7 +17,8 @@ from hisparse_sim.simulation.links import D2H, H2D
 from hisparse_sim.simulation.recorder import StepRow, added
 
 if TYPE_CHECKING:
-    from hisparse_sim.simulation.engine import Batch, Engine
+    from hisparse_sim.simulation.batch import Batch
+    from hisparse_sim.simulation.engine import Engine
 
 _FEW = 12
 """Steps that are priced one by one sooner than as arrays."""
@@ -38,7 +39,7 @@ def jump(engine: Engine, queue: deque[Batch]) -> bool:
 
 def _steps(engine: Engine, queue: deque[Batch], flying: Batch | None) -> int:
     """How many steps may be taken at once, as far as requests and memory go."""
-    if len(queue) != engine.depth - 1 or engine.link.busy:
+    if len(queue) != engine.depth - 1 or engine.traffic.link.busy:
         return 0
     if engine.waiting() and not engine.still_refused():
         return 0
@@ -60,7 +61,7 @@ class _Jump:
         """The one that has not."""
         self.end_s = self.clock if self.ahead is None else self.ahead.end_s
         """When the GPU is through with what it has been given."""
-        self.work = engine.decodes(0)
+        self.work = engine.works.decodes(0)
         self.longest_s = 0.0
         self.step_s = 0.0
         """Of the last one."""
@@ -103,7 +104,7 @@ class _Jump:
         engine, recorder, ahead, done = self.engine, self.engine.recorder, self.ahead, self.done
         running, waiting = self.riders, self.waiting
         if done:
-            self.work = engine.decodes(done, self.work)
+            self.work = engine.works.decodes(done, self.work)
         elif self.flying is not None:  # it was decided with the queues of then
             running, waiting = self.flying.decision.running, self.flying.decision.waiting
         cost = engine.replica.cost.step(self.work)
@@ -138,8 +139,8 @@ class _Jump:
         engine, recorder, ahead, work = self.engine, self.engine.recorder, self.ahead, self.work
         steps = min(len(self.free) - self.done, _MANY)
         steps = int(min(steps, (self.until_s - self.clock) / self.step_s + 2))
-        if engine.lookups is not None:
-            steps = min(steps, engine.lookups.until - engine.scheduler.cohort.steps - self.done)
+        if engine.works.lookups is not None:
+            steps = min(steps, engine.works.lookups.until - engine.scheduler.cohort.steps - self.done)
         if steps < _FEW:
             return False
         contexts = work.decode_context_tokens + self.riders * np.arange(1, steps + 1)
@@ -190,7 +191,7 @@ class _Jump:
                 i += 1
 
     def _row(self, step: int, start_s: float, end_s: float, running: int, waiting: int, free: int) -> StepRow:
-        _, host_free, resident, host_only, hot_blocks = self.engine.levels()
+        _, host_free, resident, host_only, hot_blocks = self.engine.works.levels()
         return StepRow(
             step, step, start_s, end_s, running, waiting, self.riders, 0, free, host_free, 0,
             resident, host_only, 0.0, 0.0, hot_blocks, self.engine.recorder.replica,
@@ -199,7 +200,7 @@ class _Jump:
     def _moved(self, h2d_bytes: Floats | float, d2h_bytes: Floats | float) -> None:
         """Bytes of each step, on one GPU's link."""
         engine, replica = self.engine, self.engine.replica
-        link, host = engine.link.bytes, engine.host_bytes
+        link, host = engine.traffic.link.bytes, engine.traffic.host_bytes
         link[H2D], link[D2H] = added(link[H2D], h2d_bytes), added(link[D2H], d2h_bytes)
         host[H2D] = added(host[H2D], h2d_bytes * replica.ranks)
         host[D2H] = added(host[D2H], d2h_bytes * replica.mirroring_ranks)

@@ -9,7 +9,8 @@ import simpy
 from simpy.events import EventPriority
 
 if TYPE_CHECKING:
-    from hisparse_sim.simulation.engine import Batch, Engine
+    from hisparse_sim.simulation.batch import Batch
+    from hisparse_sim.simulation.engine import Engine
 
 _LAST = EventPriority(2)
 """Priority of an event that comes after all others of its moment (simpy's own are 0 and 1)."""

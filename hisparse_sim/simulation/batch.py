@@ -1,0 +1,41 @@
+"""What an engine keeps of a step that is under way, and of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import simpy
+
+from hisparse_sim.cost.work import StepCost, StepWork
+from hisparse_sim.scheduler.decision import Decision
+from hisparse_sim.simulation.lookups import Warmth
+from hisparse_sim.simulation.recorder import RequestRecord
+
+
+@dataclass(slots=True)
+class Batch:
+    """A step on its way through the GPU."""
+
+    decision: Decision
+    cost: StepCost
+    work: StepWork
+    loaded_bytes: float = 0.0
+    """Of the offload tier's copies that began with it, on one GPU's link."""
+    stored_bytes: float = 0.0
+    start_s: float = 0.0
+    end_s: float = 0.0
+    done: simpy.Event | None = None
+    """Fires when it ends, if the link has a say in that; otherwise ``end_s`` is known."""
+
+
+@dataclass(slots=True)
+class Life:
+    """What the engine keeps of a request beside the scheduler's own record."""
+
+    record: RequestRecord
+    over: Callable[[], None]
+    read: Callable[[], None] | None = None
+    """Called when its KV has been read from the engine that prefilled it, if one did."""
+    warmth: Warmth = field(default_factory=Warmth)
+    """Of its hot buffer."""
