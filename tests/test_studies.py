@@ -63,7 +63,11 @@ def test_a_plan_that_nothing_holds_says_so_when_it_is_asked_for(small: object) -
 def test_what_is_expected_is_near_what_a_run_shows(small: object) -> None:
     found = hs.expected(small)  # type: ignore[arg-type]
     run = hs.simulate(small)  # type: ignore[arg-type]
-    assert found["ttft_mean"] == pytest.approx(run.summary["ttft_s"]["mean"], rel=0.2)
+    for name, rel in (
+        ("e2e", 0.05),
+        ("ttft", 0.3),
+    ):  # prompts that share a step: it tells them apart less well
+        assert found[f"{name}_mean"] == pytest.approx(run.summary[f"{name}_s"]["mean"], rel=rel)
     assert "limit" in repr(found)
     assert "<table>" in found._repr_html_()
     with pytest.raises(hs.HiSparseError, match="'speed' is not known"):
