@@ -12,7 +12,8 @@ import typer
 
 from hisparse_sim.errors import InputError
 
-NONE_HOLDS = 1
+NONE_HOLDS = LOST = 1
+MOST_JOBS = 4096
 
 
 def command(
@@ -30,23 +31,38 @@ def command(
     ] = None,
     runs: Annotated[int, typer.Option("--simulate", help="Simulations to find the best.")] = 12,
     bisect: Annotated[int, typer.Option(help="Simulations for each plan's largest load.")] = 4,
+    jobs: Annotated[int, typer.Option(help="Simulations at a time, in processes of their own.")] = 1,
+    trials: Annotated[
+        int | None,
+        typer.Option(help="Choices drawn (Optuna) and estimated; none: all, or 2,000 of over 50,000."),
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Any field of the scenario.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
     """Choose the deployment of SCENARIO's workload: screened by estimate, then simulated, best first."""
-    from hisparse_sim.planning.question import MOST_RUNS, question
+    from hisparse_sim.planning.backend import LostBackend
+    from hisparse_sim.planning.question import MOST_RUNS, MOST_TRIALS, question
     from hisparse_sim.report import plan_text
     from hisparse_sim.scenario.loader import load_scenario
 
     for flag, value in (("--simulate", runs), ("--bisect", bisect)):
         if not 0 <= value <= MOST_RUNS:
             raise InputError(f"{value} is no number of simulations; 0 to {MOST_RUNS:,}", where=flag)
+    if not 1 <= jobs <= MOST_JOBS:
+        raise InputError(f"{jobs} is no number of processes; 1 to {MOST_JOBS:,}", where="--jobs")
+    if trials is not None and not 1 <= trials <= MOST_TRIALS:
+        raise InputError(f"{trials} is no number of draws; 1 to {MOST_TRIALS:,}", where="--trials")
     base = load_scenario(scenario, overrides=settings or ())
-    about = question(base, slo=slo or (), objective=objective, vary=vary or ())
-    with progress_of_plan() as progress:
-        answer = about.answer(runs, bisect, progress)
+    drawn = trials is not None
+    about = question(base, slo=slo or (), objective=objective, vary=vary or (), drawn=drawn)
+    try:
+        with progress_of_plan() as progress:
+            answer = about.answer(runs, bisect, progress, jobs=jobs, trials=trials)
+    except LostBackend as error:
+        print(f"error: --jobs: processes were lost ({error}); fewer take less memory", file=sys.stderr)
+        return LOST
     goals, asked, prices = about.goals, about.asked, about.prices
     if as_json:
         typer.echo(json.dumps(plan_text.as_json(answer, asked, prices), indent=2))

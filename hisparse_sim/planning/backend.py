@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from hisparse_sim.errors import HiSparseError, InputError
@@ -24,8 +24,6 @@ from hisparse_sim.planning.row import Row, compute
 from hisparse_sim.scenario.scenario import Scenario
 
 T = TypeVar("T")
-Finished = Iterator[tuple[int, list[Row | None]]]
-"""Index and rows of a task, in the order in which tasks end."""
 Name = Literal["local", "dask", "ray"]
 EXTRAS = {"dask": "distributed", "ray": "ray"}
 """The module that each backend needs; its extra is of the backend's name."""
@@ -34,6 +32,12 @@ _KNOCK_S = 5.0
 _CONNECT_S = 8.0
 """Together below the 15 s within which an unreachable cluster is said."""
 _LOOK_S = 0.5
+
+
+class Compute(Protocol):
+    """Calls tasks, and yields index and result of each in the order in which they end."""
+
+    def __call__(self, tasks: Sequence[Callable[[], T]], /) -> Iterator[tuple[int, T]]: ...
 
 
 class LostBackend(Exception):
@@ -51,14 +55,14 @@ class Task:
     def __call__(self) -> list[Row | None]:
         """The rows, in order."""
         if self.parent is not None:
-            _leave_without(self.parent)
+            leave_without(self.parent)
         return [compute(scenario, self.kind) for scenario in self.scenarios]
 
 
 _watching = False
 
 
-def _leave_without(parent: int) -> None:
+def leave_without(parent: int) -> None:
     """End this process when ``parent`` is gone: nobody would take the result."""
     global _watching
     if _watching or os.getpid() == parent:
@@ -74,8 +78,8 @@ def _leave_without(parent: int) -> None:
 
 
 @contextmanager
-def workers(name: Name, jobs: int, address: str | None) -> Iterator[Callable[[Sequence[Task]], Finished]]:
-    """A function that computes tasks and yields ``(index, rows)`` as they finish, in any order.
+def workers(name: Name, jobs: int, address: str | None) -> Iterator[Compute]:
+    """A function that calls tasks and yields ``(index, result)`` as they finish, in any order.
 
     Raises ``InputError`` for a missing extra or a cluster that cannot be reached, ``LostBackend`` from
     what it yields when workers are lost.
@@ -84,11 +88,11 @@ def workers(name: Name, jobs: int, address: str | None) -> Iterator[Callable[[Se
         yield _here
         return
     if name == "local":
-        yield lambda tasks: _through_joblib(tasks, jobs, "loky", {})
+        yield _Joblib(jobs, "loky", {})
         return
     connect = _dask if name == "dask" else _ray
     with connect(jobs, address) as (count, options):
-        yield lambda tasks: _through_joblib(tasks, count, name, options)
+        yield _Joblib(count, name, options)
 
 
 def _import(module: str, extra: str, where: str) -> Any:
@@ -103,16 +107,28 @@ def _import(module: str, extra: str, where: str) -> Any:
         ) from None
 
 
-def _here(tasks: Sequence[Task]) -> Finished:
+def _here(tasks: Sequence[Callable[[], T]], /) -> Iterator[tuple[int, T]]:
     for index, task in enumerate(tasks):
         yield index, task()
 
 
-def _numbered(index: int, task: Task) -> tuple[int, list[Row | None]]:
+def _numbered(index: int, task: Callable[[], T]) -> tuple[int, T]:
     return index, task()
 
 
-def _through_joblib(tasks: Sequence[Task], jobs: int, backend: str, options: dict[str, Any]) -> Finished:
+@dataclass(frozen=True, slots=True)
+class _Joblib:
+    jobs: int
+    backend: str
+    options: dict[str, Any]
+
+    def __call__(self, tasks: Sequence[Callable[[], T]], /) -> Iterator[tuple[int, T]]:
+        return _through_joblib(tasks, self.jobs, self.backend, self.options)
+
+
+def _through_joblib(
+    tasks: Sequence[Callable[[], T]], jobs: int, backend: str, options: dict[str, Any]
+) -> Iterator[tuple[int, T]]:
     import warnings
 
     import joblib

@@ -4,36 +4,29 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hisparse_sim.errors import Infeasible
+from hisparse_sim.planning.axes import Axis, Choice
 from hisparse_sim.planning.draws import holds_in
-from hisparse_sim.planning.load import asked_of, loaded
+from hisparse_sim.planning.load import asked_of
 from hisparse_sim.planning.price import Prices
+from hisparse_sim.planning.runs import Runs, Simulated, why_not_run
+from hisparse_sim.planning.sampling import Place, Rank, drawn, neighbours
 from hisparse_sim.planning.screen import MARGIN, Screen, Screened, Sized
-from hisparse_sim.planning.slo import GOODPUT, Goal, of_summary, slo_of
-from hisparse_sim.planning.space import Space
+from hisparse_sim.planning.slo import Goal
+from hisparse_sim.planning.space import NODES, Space
 from hisparse_sim.scenario.plan import Objective
-from hisparse_sim.scenario.scenario import Scenario
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is, and how much there is."""
 RUNNERS_UP = 3
+TRIALS = 2_000
+"""Choices drawn from a space that is too large to look through whole."""
 CLOSE = 1.05
 """A simulated largest load is looked for until what holds and what does not are so close."""
-
-
-@dataclass(frozen=True, slots=True)
-class Simulated:
-    """A run of one machine with its share. ``metrics``: by goal; ``broken``: goals not met."""
-
-    metrics: Mapping[str, float | None]
-    output_tokens_per_s: float
-    good_per_s: float
-    broken: tuple[str, ...]
-    limit: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +82,18 @@ class Answer:
     screened_out: int
     simulations: int
     unsettled: int
-    not_simulated: int
+    drawn: int = 0
+    """Combinations that were drawn; 0 where all were estimated."""
+
+
+LargestRun = tuple[tuple[float, float | None], str]
+"""Load that holds and load that does not, and what the latter breaks."""
 
 
 @dataclass
 class Search:
-    """Asks and remembers. ``most_runs``: simulations for the best; ``bisect_runs``: for a largest load."""
+    """Asks and remembers. ``most_runs``: simulations for the best; ``bisect_runs``: for a largest load;
+    ``jobs``: simulations at a time; ``trials``: choices drawn where the space has no points made."""
 
     space: Space
     goals: tuple[Goal, ...]
@@ -103,16 +102,24 @@ class Search:
     most_runs: int = 12
     bisect_runs: int = 4
     progress: Progress | None = None
+    jobs: int = 1
+    trials: int = TRIALS
 
     def __post_init__(self) -> None:
         self.screen = Screen(self.goals)
-        self.runs: dict[tuple[int, float], Simulated] = {}
-        self._spent = 0
+        self.runs = Runs(self.goals, self.jobs)
+        self._sized: dict[tuple[Any, ...], Sized | None] = {}
+        self._found: dict[tuple[int, int], Screened] = {}
 
     def answer(self) -> Answer:
-        """Raises ``Infeasible`` saying what empties the space when nothing is left after screening."""
-        sized = self._sized()
-        found = [s for each in sized for n in self.space.nodes if (s := self.screen.at(each, n)) is not None]
+        """Raises ``Infeasible`` saying what empties the space when nothing is left after screening,
+        ``LostBackend`` when processes are lost."""
+        if self.space.points:
+            self._screen_all()
+        else:
+            self._draw()
+        sized = [each for each in self._sized.values() if each is not None]
+        found = list(self._found.values())
         alive = [s for s in found if s.may_hold]
         if not alive:
             raise Infeasible(self._empty(sized, found), where="plan")
@@ -121,34 +128,67 @@ class Search:
         holding = sorted((p for p in judged if p.holds and p.simulated), key=lambda p: p.value)
         guessed = sorted((p for p in judged if p.holds and not p.simulated), key=lambda p: p.value)
         ranked = [*holding, *guessed] if holding else guessed
-        shown = [self._completed(plan) for plan in ranked[: 1 + RUNNERS_UP]]
+        shown = self._completed(ranked[: 1 + RUNNERS_UP])
         best = shown[0] if shown else None
         failed = sorted((p for p in judged if not p.holds), key=lambda p: p.value)[:RUNNERS_UP]
         return Answer(
             best,
             tuple(shown[1:]),
             tuple(failed),
-            tuple(self._next(best, sized)) if best else (),
+            tuple(self._next(best)) if best else (),
             self.space.size,
             dict(self.screen.refused),
             len(found) - len(alive),
-            self._spent,
+            self.runs.spent,
             unsettled,
-            sum(not can_run(g[0].scenario, g[0].sized) for g in groups),
+            0 if self.space.points else len(self._ranked),
         )
 
     def _tell(self, what: str, done: int, total: int) -> None:
         if self.progress is not None:
             self.progress(what, done, total)
 
-    def _sized(self) -> list[Sized]:
-        found = []
+    def _screen_all(self) -> None:
         for index, point in enumerate(self.space.points):
             if index % 64 == 0:
                 self._tell("screening", index, len(self.space.points))
-            if (sized := self.screen.size(point)) is not None:
-                found.append(sized)
+            sized = self._sized[self._values(point.choice)] = self.screen.size(point)
+            if sized is not None:
+                for nodes in self.space.nodes:
+                    self._at(sized, nodes)
+
+    def _values(self, choice: Choice) -> tuple[Any, ...]:
+        return tuple(repr(choice.get(axis.path)) for axis in self.space.axes)
+
+    def _of(self, choice: Choice) -> Sized | None:
+        """A choice that may not have been asked for before."""
+        key = self._values(choice)
+        if key not in self._sized:
+            self._sized[key] = self.screen.size(self.space.point(choice))
+        return self._sized[key]
+
+    def _at(self, sized: Sized, nodes: int) -> Screened | None:
+        found = self.screen.at(sized, nodes)
+        if found is not None:
+            self._found[id(sized), nodes] = found
         return found
+
+    def _draw(self) -> None:
+        self._ranked: set[Place] = set()
+        axes = (*self.space.axes, Axis(NODES, self.space.nodes))
+
+        def rank(place: Place) -> Rank:
+            self._ranked.add(place)
+            values = [axis.values[n] for axis, n in zip(axes, place, strict=True)]
+            sized = self._of(dict(zip([axis.path for axis in axes[:-1]], values, strict=False)))
+            found = self._at(sized, values[-1]) if sized is not None else None
+            if found is None:
+                return (3.0, 0.0)
+            if found.holds or found.may_hold:
+                return (0.0 if found.holds else 1.0, *self._expected(found))
+            return (2.0, max(g.used(found.served.least.get(g.metric)) for g in found.broken))
+
+        drawn(axes, rank, self.trials, told=lambda done, total: self._tell("drawing choices", done, total))
 
     def _hourly(self, found: Screened) -> float:
         return self.prices.hourly(found.scenario.node, found.nodes)
@@ -188,64 +228,75 @@ class Search:
         judged: list[Plan] = []
         best: tuple[float, ...] | None = None
         failed: dict[int, int] = {}
-        unsettled = 0
-        for group in groups:
-            found = group[0]
-            if not can_run(found.scenario, found.sized):
-                if found.holds:
-                    value = self._expected(found)
-                    judged.append(Plan(found, self._hourly(found), value, None, len(group) - 1))
-                continue
-            if best is not None and self._hoped(found) >= best:
-                continue
-            if found.nodes <= failed.get(id(found.sized), 0):
-                continue  # more machines did not hold
-            if self._spent >= self.most_runs:
-                unsettled += len(group)
-                continue
-            self._tell("simulating", self._spent, self.most_runs)
-            run = self._run(found)
-            value = self.value(found, run.output_tokens_per_s, run.good_per_s)
-            judged.append(Plan(found, self._hourly(found), value, run, len(group) - 1))
-            if run.broken:
-                failed[id(found.sized)] = found.nodes
-            elif best is None or value < best:
-                best = value
+        unsettled, left = 0, list(groups)
+        self.runs.told = lambda spent: self._tell("simulating", spent, self.most_runs)
+        while left:
+            batch: list[list[Screened]] = []
+            while left and len(batch) < self.jobs:
+                group = left.pop(0)
+                found = group[0]
+                if why_not_run(found.scenario):
+                    if found.holds:
+                        value = self._expected(found)
+                        judged.append(Plan(found, self._hourly(found), value, None, len(group) - 1))
+                    continue
+                if best is not None and self._hoped(found) >= best:
+                    continue
+                if found.nodes <= failed.get(id(found.sized), 0):
+                    continue  # more machines did not hold
+                if self.runs.spent + len(batch) >= self.most_runs:
+                    unsettled += len(group)
+                    continue
+                batch.append(group)
+            asks = [(group[0], self._asked(group[0])) for group in batch]
+            for group, run in zip(batch, self.runs.at(asks), strict=True):
+                found = group[0]
+                value = self.value(found, run.output_tokens_per_s, run.good_per_s)
+                judged.append(Plan(found, self._hourly(found), value, run, len(group) - 1))
+                if run.broken:
+                    failed[id(found.sized)] = max(found.nodes, failed.get(id(found.sized), 0))
+                elif best is None or value < best:
+                    best = value
         return judged, unsettled
 
-    def _run(self, found: Screened, amount: float | None = None) -> Simulated:
-        asked = asked_of(found.scenario.workload)
-        total = asked.amount if amount is None else amount
-        units = found.nodes // found.sized.span
-        share = total / units
-        each = math.ceil(share) if asked.kind == "clients" else share
-        key = (id(found.sized), each)
-        if key not in self.runs:
-            self._spent += 1
-            self.runs[key] = simulated(found.scenario, each, self.goals)
-        one = self.runs[key]
-        scale = units * share / each
-        return replace(
-            one,
-            output_tokens_per_s=one.output_tokens_per_s * scale,
-            good_per_s=one.good_per_s * scale,
-        )
+    def _asked(self, found: Screened) -> float:
+        return asked_of(found.scenario.workload).amount
 
-    def _completed(self, plan: Plan) -> Plan:
-        """With the largest load, what binds there, and the draws."""
-        found = plan.found
-        self._tell("largest loads", self._spent, self._spent)
-        largest, binds = self.screen.largest(found.sized, found.nodes)
-        metrics = plan.simulated.metrics if plan.simulated else None
-        draws = holds_in(self.screen, found, self.goals, metrics)
-        run = None
-        if plan.simulated and self.bisect_runs:
-            run, said = self._largest_run(found, largest)
-            binds = said or binds
-        return replace(plan, largest=largest, binds=binds, largest_run=run, holds_in=draws)
+    def _completed(self, plans: Sequence[Plan]) -> list[Plan]:
+        """With the largest load of each, what binds there, and the draws."""
+        self.runs.told = lambda spent: self._tell("largest loads", spent, spent)
+        made = []
+        for plan in plans:
+            found = plan.found
+            largest, binds = self.screen.largest(found.sized, found.nodes)
+            metrics = plan.simulated.metrics if plan.simulated else None
+            draws = holds_in(self.screen, found, self.goals, metrics)
+            made.append(replace(plan, largest=largest, binds=binds, holds_in=draws))
+        for n, (run, said) in self._largest_runs(made).items():
+            made[n] = replace(made[n], largest_run=run, binds=said or made[n].binds)
+        return made
 
-    def _largest_run(self, found: Screened, guess: float) -> tuple[tuple[float, float | None], str]:
-        """Load that holds and load that does not, as far as the runs go, and what the latter breaks."""
+    def _largest_runs(self, plans: Sequence[Plan]) -> dict[int, LargestRun]:
+        """Of each that can be simulated, all a step at a time."""
+        asking = {
+            n: self._largest_run(plan.found, plan.largest)
+            for n, plan in enumerate(plans)
+            if plan.simulated and self.bisect_runs
+        }
+        loads = {n: next(search) for n, search in asking.items()}
+        found: dict[int, LargestRun] = {}
+        while loads:
+            runs = self.runs.at([(plans[n].found, load) for n, load in loads.items()])
+            for n, run in zip(list(loads), runs, strict=True):
+                try:
+                    loads[n] = asking[n].send(run)
+                except StopIteration as end:
+                    found[n] = end.value
+                    del loads[n]
+        return found
+
+    def _largest_run(self, found: Screened, guess: float) -> Generator[float, Simulated, LargestRun]:
+        """Yields loads, is sent what they do, and returns what that says of the largest."""
         asked = asked_of(found.scenario.workload)
         low, high, said = asked.amount, None, ""
         trial = min(max(guess, low * 1.1), low * 4)
@@ -254,7 +305,7 @@ class Search:
                 trial = float(max(math.ceil(trial), low + 1))
             if high is not None and (trial >= high or high / low <= CLOSE):
                 break
-            run = self._run(found, trial)
+            run = yield trial
             if run.broken:
                 high, said = trial, f"{', '.join(run.broken)}: {run.limit}"
             else:
@@ -262,7 +313,7 @@ class Search:
             trial = low * 1.5 if high is None else (low + high) / 2
         return (low, high), said
 
-    def _next(self, best: Plan, sized: Sequence[Sized]) -> Iterator[Step]:
+    def _next(self, best: Plan) -> Iterator[Step]:
         """One choice changed, or the next count of machines, that holds more load or costs less."""
         found, choice = best.found, best.found.sized.point.choice
         base = self.screen.largest(found.sized, found.nodes)[0]
@@ -275,15 +326,19 @@ class Search:
             if load > 0.01 * base:
                 yield Step(change, hourly, load)
 
-        for other in sized:
-            changed = [k for k, v in other.point.choice.items() if v != choice.get(k)]
-            if len(changed) == 1:
-                yield from step(f"{changed[0]} {other.point.choice[changed[0]]}", other, found.nodes)
+        axes = self.space.axes
+        place = tuple(axis.values.index(choice[axis.path]) for axis in axes)
+        for near in neighbours(place, axes):
+            changed = next(axis for axis, a, b in zip(axes, place, near, strict=True) if a != b)
+            value = changed.values[near[axes.index(changed)]]
+            other = self._of({**choice, changed.path: value})
+            if other is not None:
+                yield from step(f"{changed.path} {value}", other, found.nodes)
         more = found.nodes + found.sized.span
         yield from step(f"{more} machines", found.sized, more)
 
     def _empty(self, sized: Sequence[Sized], found: Sequence[Screened]) -> str:
-        total = len(self.space.points)
+        total = len(self._sized)
         if not sized:
             what = Counter(self.screen.refused).most_common(1)[0]
             return f"no choice is left: none of {total:,} would start; {what[1]:,} for this reason: {what[0]}"
@@ -307,39 +362,3 @@ def shown(found: Screened) -> str:
     """The choice in words."""
     choice = [f"{k.rsplit('.', 1)[-1]} {v}" for k, v in found.sized.point.choice.items()]
     return ", ".join([*choice, f"{found.nodes} x {found.scenario.node.name}"])
-
-
-def can_run(scenario: Scenario, sized: Sized) -> bool:
-    """Whether a simulation of one machine stands for it."""
-    return scenario.engine.dp == 1 and sized.span == 1
-
-
-def simulated(scenario: Scenario, amount: float, goals: Sequence[Goal]) -> Simulated:
-    """``scenario`` with ``amount`` of load, against ``goals``. Ctrl-C raises ``KeyboardInterrupt``."""
-    from hisparse_sim.simulation.run import simulate
-
-    asked = asked_of(scenario.workload)
-    slo = slo_of(goals, scenario.slo)
-    each = scenario.model_copy(
-        update={"workload": loaded(scenario.workload, asked, amount), "slo": slo, "plan": None}
-    )
-    summary = simulate(each).summary
-    if not summary["complete"]:
-        raise KeyboardInterrupt
-    metrics = of_summary(summary)
-    tokens = summary["output_tokens_per_s"] or 0.0
-    good = summary["goodput"]
-    done = summary["requests_completed"] or 0
-    sent = done + summary["requests_failed"]
-    per_s = _requests_per_s(summary)
-    if good is not None and sent:
-        metrics[GOODPUT] = good / per_s * done / sent if per_s else 0.0
-    broken = [g.text for g in goals if not g.holds(metrics.get(g.metric))]
-    if summary["verdict"] in ("infeasible", "overloaded"):
-        broken.append(f"verdict {summary['verdict']}")
-    return Simulated(metrics, tokens, per_s if good is None else good, tuple(broken), summary["limit"])
-
-
-def _requests_per_s(summary: Mapping[str, Any]) -> float:
-    done, span = summary["requests_completed"], summary["sim_time_s"]
-    return done / span if span else 0.0

@@ -8,20 +8,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from hisparse_sim.errors import InputError
-from hisparse_sim.planning.axes import MOST_POINTS, Axis, Choice, crossed, parse_axis
+from hisparse_sim.planning.axes import Axis, Choice, crossed, parse_axis
 from hisparse_sim.planning.point import Point, make_points
+from hisparse_sim.planning.sampling import require_optuna
+from hisparse_sim.scenario.node import NodeSpec
 from hisparse_sim.scenario.plan import PlanSpec
 from hisparse_sim.scenario.scenario import Scenario
 
 NODES = "nodes"
 _LOADS = ("workload", "seed", "slo", "plan")
 MOST_NODES = 100_000
+MOST_WHOLE = 50_000
+"""Combinations that are all estimated, in minutes; of more, some are drawn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """``points``: a scenario a choice; each may be had on each count of ``nodes``."""
+    """``points``: a scenario a choice; each may be had on each count of ``nodes``. None are made of a space
+    to draw from: :meth:`point` makes one."""
 
+    base: Scenario
     axes: tuple[Axis, ...]
     nodes: tuple[int, ...]
     points: tuple[Point, ...]
@@ -29,11 +35,25 @@ class Space:
     @property
     def size(self) -> int:
         """Combinations, counts of machines included."""
-        return len(self.points) * len(self.nodes)
+        choices = len(self.points) or math.prod(len(axis.values) for axis in self.axes)
+        return choices * len(self.nodes)
+
+    def point(self, choice: Choice) -> Point:
+        """One of them."""
+        return make_points(self.base, [choice], seeds=1, kind="estimate")[0]
+
+    def machines(self) -> list[NodeSpec]:
+        """Every node that a choice may have."""
+        if self.points:
+            return [point.scenario.node for point in self.points]
+        of_node = [axis for axis in self.axes if axis.path.split(".")[0] == "node"]
+        return [self.point(choice).scenario.node for choice in crossed(of_node)]
 
 
-def space_of(base: Scenario, plan: PlanSpec, vary: Sequence[str]) -> Space:
+def space_of(base: Scenario, plan: PlanSpec, vary: Sequence[str], *, whole: bool | None = None) -> Space:
     """What the scenario's ``plan:`` and ``--vary`` leave open; a flag replaces the plan's own values.
+
+    ``whole``: make every point; none: if there are no more than :data:`MOST_WHOLE` combinations.
 
     Raises ``InputError`` naming field or flag.
     """
@@ -53,11 +73,15 @@ def space_of(base: Scenario, plan: PlanSpec, vary: Sequence[str]) -> Space:
                 where=axis.place,
             )
     size = math.prod(len(axis.values) for axis in axes) * len(counts)
-    if size > MOST_POINTS:
-        raise InputError(f"{size:,} combinations are more than {MOST_POINTS:,}", where="plan.vary")
+    if whole is False or (whole is None and size > MOST_WHOLE):
+        require_optuna(size, MOST_WHOLE)
+        # No value is to fail when it is drawn first, a thousand estimates later.
+        alone: list[Choice] = [{axis.path: value} for axis in axes for value in axis.values]
+        make_points(base, alone, seeds=1, kind="estimate")
+        return Space(base, tuple(axes), counts, ())
     choices: list[Choice] = crossed(axes) if axes else [{}]
     points = make_points(base, choices, seeds=1, kind="estimate")
-    return Space(tuple(axes), counts, tuple(points))
+    return Space(base, tuple(axes), counts, tuple(points))
 
 
 def _axis(path: str, given: Any) -> Axis:

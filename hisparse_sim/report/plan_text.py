@@ -7,6 +7,7 @@ from typing import Any
 
 from hisparse_sim.planning.load import Asked
 from hisparse_sim.planning.price import Prices
+from hisparse_sim.planning.runs import why_not_run
 from hisparse_sim.planning.search import Answer, Plan, Step, shown
 from hisparse_sim.planning.slo import Goal
 from hisparse_sim.serve.command import serve_command
@@ -35,9 +36,7 @@ def _lines(answer: Answer, goals: Sequence[Goal], asked: Asked, prices: Prices) 
         yield f"recommended: {shown(best.found)}"
         yield from (f"  {line}" for line in _about(best, goals, asked, prices))
         yield f"  {serve_command(scenario.model, scenario.node, scenario.engine)}"
-        if best.found.nodes > best.found.sized.span:
-            units = best.found.nodes // best.found.sized.span
-            yield f"  on each of {units} independent engines, behind an even split of the load"
+        yield from _engines(best)
     for title, plans in (("runners-up", answer.runners_up), ("simulated, and do not hold", answer.failed)):
         if plans:
             yield ""
@@ -55,15 +54,27 @@ def _lines(answer: Answer, goals: Sequence[Goal], asked: Asked, prices: Prices) 
             yield f"- {step.change}: {price}, {step_load(asked, step.load)}"
     yield ""
     refused = sum(answer.refused.values())
+    looked = f", of which {answer.drawn:,} were drawn and estimated" if answer.drawn else ""
     yield (
-        f"{answer.combinations:,} combinations; {refused:,} choices would not start, {answer.screened_out:,} "
-        f"ruled out by estimate, {answer.simulations} simulations"
+        f"{answer.combinations:,} combinations{looked}; {refused:,} choices would not start, "
+        f"{answer.screened_out:,} ruled out by estimate, {answer.simulations} simulations"
     )
     if answer.unsettled:
         yield (
             f"not settled: {answer.unsettled:,} more could still win by estimate and were not simulated "
             "(--simulate N for more)"
         )
+
+
+def _engines(best: Plan) -> Iterator[str]:
+    """How often to start it."""
+    cluster = best.found.scenario.cluster
+    units, engines = best.found.nodes // best.found.sized.span, cluster.instances
+    if engines > 1:
+        yield f"  on each of {units * engines} engines, {engines} behind a {cluster.router} router"
+    if units > 1:
+        each = "such routers" if engines > 1 else "independent engines"
+        yield f"  {'' if engines > 1 else 'on each of '}{units} {each}, behind an even split of the load"
 
 
 def _worth(step: Step) -> tuple[bool, float]:
@@ -78,7 +89,7 @@ def step_load(asked: Asked, load: float) -> str:
 
 def _about(plan: Plan, goals: Sequence[Goal], asked: Asked, prices: Prices) -> Iterator[str]:
     cost = prices.per_million(plan.hourly, plan.output_tokens_per_s)
-    how = "simulated" if plan.simulated else "by estimate alone: runs simulate dp 1 on one machine"
+    how = "simulated" if plan.simulated else f"by estimate alone: {why_not_run(plan.found.scenario)}"
     yield (
         f"{plan.hourly:,.2f} {prices.unit}, {cost:,.2f} {prices.token_unit}, "
         f"{plan.output_tokens_per_s:,.0f} output tokens/s ({how})"
@@ -153,4 +164,5 @@ def as_json(answer: Answer, asked: Asked, prices: Prices) -> dict[str, Any]:
         "screened_out": answer.screened_out,
         "simulations": answer.simulations,
         "unsettled": answer.unsettled,
+        "drawn": answer.drawn or None,
     }

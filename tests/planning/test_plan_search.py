@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -16,7 +17,9 @@ from hisparse_sim.planning.screen import _NOT_PRICED
 from hisparse_sim.planning.search import Answer, Search
 from hisparse_sim.planning.slo import parse_goals
 from hisparse_sim.planning.space import space_of
+from hisparse_sim.report.plan_text import plan_text
 from hisparse_sim.scenario.loader import scenario_from_mapping
+from hisparse_sim.scenario.plan import PlanSpec
 from hisparse_sim.scenario.scenario import Scenario
 
 WORKLOAD = {
@@ -83,12 +86,91 @@ def test_a_space_of_which_nothing_starts_says_why() -> None:
         answer(scenario(plan={}), ["ttft_p50<=1s"], ["engine.max_model_len=4096,8192"])
 
 
-def test_data_parallel_choices_are_judged_by_estimate_alone() -> None:
+def test_data_parallel_choices_are_simulated() -> None:
+    found = answer(scenario(plan={}), ["ttft_p99<=60s"], ["engine.tp=4", "engine.dp=1,2"])
+    assert found.best is not None and found.best.simulated is not None
+    assert found.best.found.scenario.engine.dp == 2  # of one machine, all GPUs beat half of them
+    assert found.best.simulated.limit and not found.best.simulated.broken
+
+
+def test_a_cluster_behind_a_router_is_one_unit_of_as_many_machines() -> None:
+    base = scenario(plan={}, cluster={"instances": 2})
+    found = answer(base, ["ttft_p99<=60s"], ["nodes=1..4"])
+    assert found.best is not None and found.best.simulated is not None
+    assert found.best.found.nodes == 2
+    assert {p.found.nodes for p in (found.best, *found.runners_up)} <= {2, 4}
+
+
+def test_what_no_run_simulates_is_judged_by_estimate_alone_and_says_why() -> None:
     base = scenario(plan={})
-    found = answer(base, ["ttft_p99<=60s"], ["engine.tp=4", "engine.dp=2"])
-    assert found.best is not None
-    assert found.best.simulated is None
+    space = space_of(base, PlanSpec(nodes=2), ["engine.tp=16", "engine.host_pool_gib=200"])
+    goals = parse_goals(["ttft_p99<=60s"])
+    prices = prices_of(PlanSpec(), space.machines())
+    found = Search(space, goals, "cost", prices, 6, 0).answer()
+    assert found.best is not None and found.best.simulated is None
     assert found.simulations == 0
+    text = plan_text(found, goals, asked_of(base.workload), prices)
+    assert "by estimate alone: engine.tp: 16: run simulates a replica on one node" in text
+
+
+VARIED = [
+    "node=8xh200,8xb200", "engine.mode=resident,offload,hisparse", "engine.host_pool_gib=64,128,512",
+    "engine.max_num_seqs=8,16,32,64", "engine.max_num_batched_tokens=2048,8192", "nodes=1..3",
+]  # fmt: skip
+
+
+def test_what_is_drawn_from_a_space_is_the_best_of_it() -> None:
+    pytest.importorskip("optuna")
+    base = scenario(plan={"prices": {"8xh200": 30, "8xb200": 41}})
+    assert base.plan is not None
+    goals = parse_goals(["ttft_p99<=20s", "tpot_p50<=40ms"])
+
+    def estimated(whole: bool, trials: int) -> tuple[Answer, Search]:
+        space = space_of(base, base.plan or PlanSpec(), VARIED, whole=whole)
+        search = Search(space, goals, "cost", prices_of(base.plan or PlanSpec(), space.machines()), 0, 0,
+                        trials=trials)  # fmt: skip
+        return search.answer(), search
+
+    def best(search: Search) -> tuple[float, ...]:
+        return min(search._expected(f) for f in search._found.values() if f.holds)
+
+    (all_of_them, grid), (some, few), (_, again) = (
+        estimated(True, 1), estimated(False, 60), estimated(False, 60)
+    )  # fmt: skip
+    assert (all_of_them.combinations, all_of_them.drawn) == (432, 0)
+    assert some.combinations == 432 and some.drawn < 150
+    assert best(few) == best(grid)
+    assert few._ranked == again._ranked
+
+
+def test_a_space_too_large_to_look_through_needs_optuna(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = scenario(plan={})
+    many = ["engine.host_pool_gib=64..512:100", "engine.max_num_seqs=1..256", "nodes=1..8"]
+    assert base.plan is not None
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(InputError, match=r"204,800 combinations .* pip install 'hisparse-sim\[search\]'"):
+        space_of(base, base.plan, many)
+    monkeypatch.undo()
+    pytest.importorskip("optuna")
+    assert space_of(base, base.plan, many).size == 204_800
+    with pytest.raises(InputError, match=r"--vary engine.max_num_seqs"):  # before anything is drawn
+        space_of(base, base.plan, [*many[:1], "engine.max_num_seqs=1..256,few", *many[2:]])
+
+
+def test_simulations_in_two_processes_find_the_same() -> None:
+    base = scenario(plan={})
+    assert base.plan is not None
+    space = space_of(base, base.plan, ["engine.max_num_batched_tokens=4096,8192"])
+    prices = prices_of(base.plan, space.machines())
+
+    def found(jobs: int) -> Answer:
+        return Search(space, parse_goals(["ttft_p99<=30s"]), "cost", prices, 4, 2, jobs=jobs).answer()
+
+    one, two = found(1), found(2)
+    assert one.best is not None and two.best is not None
+    assert one.best.found.sized.point.key == two.best.found.sized.point.key
+    assert one.best.simulated == two.best.simulated
+    assert one.best.largest_run == two.best.largest_run
 
 
 def test_without_prices_gpus_stand_for_them_and_some_prices_are_refused() -> None:
