@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hisparse_sim.locality.recording import Recording
 
 app = typer.Typer(
-    help="How selected rows repeat: fit, replay, plot, sample (docs/locality.md).",
+    help="How selected rows repeat: fit, replay, plot, sample (docs/explanation/locality.md).",
     add_completion=False,
     rich_markup_mode=None,
 )

@@ -1,6 +1,6 @@
 """One request's hot buffer in one layer, slot by slot, exactly as the resolver kernel keeps it.
 
-Source of the algorithm: vLLM's csrc hisparse_kernels.cu (PR #53781), as docs/calibration.md describes
+Source of the algorithm: vLLM's csrc hisparse_kernels.cu (PR #53781), as docs/howto/calibration.md describes
 it; the checks of the CUDA resolver compare with this class.
 """
 

@@ -2,8 +2,8 @@
 
 ``.npy``: integers [steps, top-k], [steps, layers, top-k] or [steps, layers, queries, top-k]; -1 is no
 row. ``.parquet``: a row a step and layer with columns ``step``, ``layer``, ``positions`` (list of
-integers), and where there are several a step ``query``; ``context_tokens`` is optional. docs/locality.md
-shows how to write them.
+integers), and where there are several a step ``query``; ``context_tokens`` is optional.
+docs/explanation/locality.md shows how to write them.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def _notes(served: Served, model: ModelSpec) -> Iterator[Finding]:
             "--kv-transfer-config",
             f"{name} is not modelled: answered as if it were not there",
             "expect other TTFT and hits",
-            "docs/serve.md",
+            "docs/howto/serve.md",
         )
     config = flags.mapping("speculative-config")
     if config and not MTP_METHODS.fullmatch(str(config.get("method", ""))):
@@ -89,7 +89,7 @@ def _notes(served: Served, model: ModelSpec) -> Iterator[Finding]:
             f"drafts by {config.get('method') or config.get('model') or 'another model'} are not modelled: "
             "answered without them, and without the memory that a draft model takes",
             "method mtp is modelled",
-            "docs/serve.md",
+            "docs/howto/serve.md",
         )
     for name in flags.replaced:
         yield Finding(
@@ -107,5 +107,5 @@ def _notes(served: Served, model: ModelSpec) -> Iterator[Finding]:
             flag,
             "may change memory or time, and is not modelled",
             "the answer is that without it",
-            "docs/serve.md",
+            "docs/howto/serve.md",
         )

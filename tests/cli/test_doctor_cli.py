@@ -8,7 +8,7 @@ from pathlib import Path
 from hisparse_sim.cli.main import run
 
 AGENTIC = "agentic-13turn-8xh200"
-DOC = (Path(__file__).resolve().parents[2] / "docs" / "doctor.md").read_text(encoding="utf-8")
+DOC = (Path(__file__).resolve().parents[2] / "docs" / "howto" / "doctor.md").read_text(encoding="utf-8")
 HOST = DOC.split("```yaml\n")[1].split("```")[0]
 """The host of the document, which has room for the plan."""
 

@@ -1,4 +1,4 @@
-"""More memory never holds fewer requests; docs/laws.md states the law."""
+"""More memory never holds fewer requests; docs/explanation/laws.md states the law."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With a constant step and memory without end the simulator is a textbook queue; docs/laws.md says which.
+"""With a constant step and memory without end the simulator is a textbook queue: docs/explanation/laws.md.
 
 A step takes ``STEP_S`` whatever is in it (a machine of boundless speed, a profile of overhead alone), so a
 request of one prompt token and n output tokens is served n steps, and ``max_num_seqs`` is the number of

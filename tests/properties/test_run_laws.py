@@ -1,4 +1,4 @@
-"""A run is a function of its scenario and seed, and of nothing else; docs/laws.md states the laws."""
+"""A run is a function of its scenario and seed, and of nothing else: docs/explanation/laws.md."""
 
 from __future__ import annotations
 

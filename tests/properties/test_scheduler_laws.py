@@ -1,6 +1,6 @@
 """What holds in every step of every scenario: nothing is lost, nobody is forgotten, the same happens again.
 
-docs/laws.md states each law and names its test here.
+docs/explanation/laws.md states each law and names its test here.
 """
 
 from __future__ import annotations

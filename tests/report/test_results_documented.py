@@ -1,4 +1,4 @@
-"""docs/results.md says what is so."""
+"""docs/reference/results.md says what is so."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hisparse_sim.scenario.loader import load_scenario
 from hisparse_sim.simulation.result import Result
 from hisparse_sim.simulation.run import simulate
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "results.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "reference" / "results.md"
 
 
 @pytest.fixture(scope="module", params=["hisparse", "offload"])

@@ -19,7 +19,7 @@ from hisparse_sim.serve.startup import check_startup
 from hisparse_sim.serve.translate import Served, find_model, translate
 
 GLM = "zai-org/GLM-5.3-FP8 --kv-cache-dtype fp8 -tp 8 -ep"
-DOC = (Path(__file__).resolve().parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
+DOC = (Path(__file__).resolve().parents[2] / "docs" / "howto" / "serve.md").read_text(encoding="utf-8")
 
 
 def hisparse(pool: float | None = 384, **extra: object) -> str:

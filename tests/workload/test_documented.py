@@ -1,4 +1,4 @@
-"""docs/workloads.md says what is so."""
+"""docs/reference/workloads.md says what is so."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from hisparse_sim.scenario.workload import SeededWorkload, TraceFormat, TraceSpe
 from hisparse_sim.workload import make_workload
 from hisparse_sim.workload.traces.rows import KINDS
 
-TEXT = (Path(__file__).resolve().parents[2] / "docs" / "workloads.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "workloads.md").read_text(
+    encoding="utf-8"
+)
 
 
 def test_the_example_is_a_workload() -> None:
@@ -28,7 +30,7 @@ def test_the_example_is_a_workload() -> None:
 
 
 def test_the_table_is_a_trace(tmp_path: Path) -> None:
-    (example,) = re.findall(r"```\n(arrival_s,.*?)```", TEXT, re.DOTALL)
+    (example,) = re.findall(r"```text\n(arrival_s,.*?)```", TEXT, re.DOTALL)
     (tmp_path / "t.csv").write_text(example)
     found = list(make_workload(TraceSpec(path=tmp_path / "t.csv"), 0).sessions())
     assert [s.start_s for s in found] == [0.0, 2.35, 9.8]

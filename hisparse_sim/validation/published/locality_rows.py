@@ -3,7 +3,7 @@
 Published: arXiv 2608.07009 (GLM-5.1) and a replay of DeepSeek-V4-Flash in a fork of SGLang. The localities of
 ``configs/localities`` are fitted to such figures: a figure that was fitted stands here beside what the
 others alone predict (leave-one-out), any other beside the fit. Overlaps of consecutive steps are fitted,
-too, and are in docs/locality.md.
+too, and are in docs/explanation/locality.md.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def ground(emulation: Library, monkeypatch: pytest.MonkeyPatch) -> Iterator[Grou
 
 DOCUMENTED = {
     name: row.split("|")[2]
-    for row in (ROOT / "docs/calibration.md").read_text(encoding="utf-8").splitlines()
+    for row in (ROOT / "docs/howto/calibration.md").read_text(encoding="utf-8").splitlines()
     if row.startswith("| `")
     for name in re.findall(r"`(\w+)`", row.split("|")[1])
 }
