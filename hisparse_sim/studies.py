@@ -66,11 +66,11 @@ class Plan:
 
     @property
     def command(self) -> str:
-        """The ``vllm serve`` command of the recommended choice. Raises ``Infeasible``."""
-        from hisparse_sim.serve.command import serve_command
+        """The ``vllm serve`` command of the recommended choice, or SGLang's. Raises ``Infeasible``."""
+        from hisparse_sim.serve.start import start_command
 
         one = self.best.found.scenario
-        return serve_command(one.model, one.node, one.engine)
+        return start_command(one.model, one.node, one.engine)
 
     @property
     def scenario(self) -> Scenario:

@@ -81,7 +81,9 @@ class Chunks:
     def __init__(self, cost: StepCostModel, mix: Mix, budget_tokens: int, host_share: float) -> None:
         self._cost, self._host_share = cost, host_share
         context = round(mix.context_tokens)
-        self._beside = cost.decode_work(_DECODES_BESIDE, context, 1.0)
+        # SGLang's steps with prefill decode nothing, unless told to: those who decode wait that long.
+        self.together = cost.engine.kind == "vllm" or cost.engine.enable_mixed_chunk
+        self._beside = cost.decode_work(_DECODES_BESIDE if self.together else 0, context, 1.0)
         self._alone = _parts(cost, self._beside)
         self.chunk_tokens = max(1, budget_tokens - self._beside.tokens)
         self.computed = np.array([self._class(c.prompt_tokens, 0.0) for c in mix.classes])
@@ -203,7 +205,7 @@ class Steady:
         """Of what could be found again, what fits the largest tier beside all ``live`` sessions."""
         sizes, engine = self.pools.sizes, self.engine
         assert sizes is not None
-        if not engine.enable_prefix_caching:
+        if not engine.enable_prefix_caching or (engine.kind == "sglang" and engine.mode == "hisparse"):
             return 0.0
         blocks = sizes.num_gpu_blocks - 1
         if engine.mode == "hisparse":
@@ -243,7 +245,7 @@ class Steady:
 
     def _most_decoding(self, work: _Work) -> tuple[float, str]:
         """Where growth ends: memory, or every step has a chunk of prefill already."""
-        by_prefill = work.steps / work.chunks if work.chunks > 0 else math.inf
+        by_prefill = work.steps / work.chunks if work.chunks > 0 and self.chunks.together else math.inf
         return (by_prefill, "prefill") if by_prefill < self.most else (float(self.most), self.limit)
 
     def _felt_s(self, decoding: float, work: _Work) -> float:
@@ -297,7 +299,8 @@ class Steady:
 
     def _own_s(self, decoding: float, work: _Work) -> Floats:
         """Seconds of each class's own chunks, with the steps that they are in."""
-        return work.seconds + work.counts * self.step_s(work.others * decoding)
+        step_s = self.step_s(work.others * decoding) if self.chunks.together else 0.0
+        return work.seconds + work.counts * step_s
 
     def _wait(self, rate: float, decoding: float, work: _Work) -> float:
         own = self._own_s(decoding, work)
@@ -318,8 +321,9 @@ class Steady:
         by_chance, excess = waits
         each, shares, step = self.engine.tokens_a_step, work.shares, self._felt_s(decoding, work)
         added = work.added_s / work.chunks if work.chunks else 0.0
-        mixed = min(1.0, work.others * work.chunks * decoding / work.steps) if work.steps > 0 else 1.0
-        felt = step + mixed * added
+        each_step = work.others * work.chunks * decoding / work.steps if work.steps > 0 else 1.0
+        mixed = min(1.0, each_step)
+        felt = step + (mixed if self.chunks.together else each_step) * added
         noise = added * math.sqrt(mixed * (1 - mixed) / max(1.0, work.steps)) / each
         own = self._own_s(decoding, work)
         busy = min(1.0, work.others * rate * float(shares @ own))
@@ -362,10 +366,14 @@ class Steady:
         clients, each = load.clients or 0.0, self.engine.tokens_a_step
         new = self._first_prompts()
         chunks, computed = float(new @ self.chunks.counts[:, 0]), float(new @ self._computed_s)
-        alone = computed + chunks * step
+        alone = computed + chunks * step if self.chunks.together else computed
         waits = np.linspace(alone, max(1.0, clients) * alone, _PLACES)
         slow_s = step + computed / chunks
         slow = np.clip((clients * alone - waits) / slow_s, 0, self._steps)
+        if not self.chunks.together:
+            slow = (clients * alone - waits) / max(1.0, self._steps)
+            a_token = (slow + felt) / each
+            return waits, a_token, np.full(_PLACES, load.first_wave / _PLACES), felt, 0.0
         a_token = (slow * slow_s + (self._steps - slow) * felt) / max(1.0, self._steps) / each
         share = float(slow.mean()) / max(1.0, self._steps)
         return waits, a_token, np.full(_PLACES, load.first_wave / _PLACES), slow_s, share

@@ -38,7 +38,8 @@ def make_points(base: Scenario, choices: Sequence[Choice], *, seeds: int, kind: 
     Raises ``InputError`` naming the field for a value that no scenario takes. What vLLM would not
     start with is a point that says so.
     """
-    whole = base.model_dump(mode="json")
+    # What nobody set stays open: another engine.kind refuses settings of this one.
+    whole = base.model_dump(mode="json", exclude_unset=True)
     # A part that nothing is laid over is valid already.
     parts = {name: getattr(base, name) for name in type(base).model_fields}
     found: dict[str, Point] = {}

@@ -17,6 +17,7 @@ from hisparse_sim.estimate.concurrency import mode_pools
 from hisparse_sim.estimate.mix import Mix, mix_of
 from hisparse_sim.estimate.steady import Chunks, Load, Served, Steady
 from hisparse_sim.memory.host import place
+from hisparse_sim.memory.sglang_pools import chunk_tokens
 from hisparse_sim.planning.load import Asked, asked_of, begins_at_once, loaded, requests_in_all
 from hisparse_sim.planning.point import Point
 from hisparse_sim.planning.slo import GOODPUT, Goal
@@ -91,10 +92,10 @@ class Screen:
         scenario = point.scenario
         model, node, engine = scenario.model, scenario.node, scenario.engine
         check_estimated(scenario)
-        if engine.kind == "sglang":
+        if engine.disaggregation_mode == "decode":
             raise Infeasible(
-                "the closed form of a load knows vLLM only; simulate SGLang with run or sweep",
-                where="engine.kind",
+                "the closed form of a load is of engines that prefill, too; simulate this with run or sweep",
+                where="engine.disaggregation_mode",
             )
         pools = mode_pools(model, node, engine, engine.mode)
         if pools.sizes is None:
@@ -139,6 +140,8 @@ class Screen:
     ) -> Chunks:
         engine = scenario.engine
         budget = engine.max_num_batched_tokens
+        if engine.kind == "sglang":
+            budget = chunk_tokens(scenario.node, engine)
         if engine.long_prefill_token_threshold:
             budget = min(budget, engine.long_prefill_token_threshold)
         on_host = round(1 - resident, 1)

@@ -10,7 +10,7 @@ from hisparse_sim.planning.price import Prices
 from hisparse_sim.planning.runs import why_not_run
 from hisparse_sim.planning.search import Answer, Plan, Step, shown
 from hisparse_sim.planning.slo import Goal
-from hisparse_sim.serve.command import serve_command
+from hisparse_sim.serve.start import start_command
 
 MOST_STEPS = 3
 """Of those that cost nothing, and of those that cost."""
@@ -35,7 +35,7 @@ def _lines(answer: Answer, goals: Sequence[Goal], asked: Asked, prices: Prices) 
         scenario = best.found.scenario
         yield f"recommended: {shown(best.found)}"
         yield from (f"  {line}" for line in _about(best, goals, asked, prices))
-        yield f"  {serve_command(scenario.model, scenario.node, scenario.engine)}"
+        yield f"  {start_command(scenario.model, scenario.node, scenario.engine)}"
         yield from _engines(best)
     for title, plans in (("runners-up", answer.runners_up), ("simulated, and do not hold", answer.failed)):
         if plans:
@@ -49,7 +49,8 @@ def _lines(answer: Answer, goals: Sequence[Goal], asked: Asked, prices: Prices) 
         yield "one change, by estimate:"
         ordered = sorted(answer.next_steps, key=_worth)
         paid = [step for step in ordered if step.hourly > 0]
-        for step in [*ordered[: len(ordered) - len(paid)][:MOST_STEPS], *paid[:MOST_STEPS]]:
+        free = ordered[: len(ordered) - len(paid)]
+        for step in [*_each_field(free)[:MOST_STEPS], *_each_field(paid)[:MOST_STEPS]]:
             price = f"{step.hourly:+,.2f} {prices.unit}" if abs(step.hourly) > 1e-9 else "for nothing"
             yield f"- {step.change}: {price}, {step_load(asked, step.load)}"
     yield ""
@@ -64,6 +65,14 @@ def _lines(answer: Answer, goals: Sequence[Goal], asked: Asked, prices: Prices) 
             f"not settled: {answer.unsettled:,} more could still win by estimate and were not simulated "
             "(--simulate N for more)"
         )
+
+
+def _each_field(ordered: Sequence[Step]) -> list[Step]:
+    """The first of each field."""
+    first: dict[str, Step] = {}
+    for step in ordered:
+        first.setdefault(step.change.split(" ")[0], step)
+    return list(first.values())
 
 
 def _engines(best: Plan) -> Iterator[str]:
@@ -149,7 +158,7 @@ def as_json(answer: Answer, asked: Asked, prices: Prices) -> dict[str, Any]:
             "binds": plan.binds,
             "holds_in_of_100": plan.holds_in,
             "alike": plan.alike,
-            "command": serve_command(scenario.model, scenario.node, scenario.engine),
+            "command": start_command(scenario.model, scenario.node, scenario.engine),
         }
 
     return {

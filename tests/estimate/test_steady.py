@@ -126,3 +126,21 @@ def test_a_mix_hangs_on_no_load_that_was_asked_before() -> None:
     few, many = turns(2), turns(64)
     _mix.cache_clear()
     assert turns(64) == many != few
+
+
+@pytest.mark.parametrize("clients", [1, 4, 12])
+def test_sglang_decodes_nothing_in_steps_that_prefill(clients: int) -> None:
+    change = [f"workload.concurrency={clients}", f"workload.requests={3 * clients}",
+              "workload.output_tokens=400"]  # fmt: skip
+    found = expected_of(load_scenario("sglang-8xh200", overrides=change))
+    summary = simulate(load_scenario("sglang-8xh200", overrides=change)).summary
+    assert found["output_tokens_per_s"] == pytest.approx(summary["output_tokens_per_s"], rel=0.2)
+    assert found["e2e_mean"] == pytest.approx(summary["e2e_s"]["mean"], rel=0.2)
+    assert found["prefix_hit_share"] == 0.0
+
+
+def expected_of(asked: Any) -> dict[str, Any]:
+    """Through the front door."""
+    import hisparse_sim as hs
+
+    return hs.expected(asked).data

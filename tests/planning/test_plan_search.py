@@ -113,6 +113,26 @@ def test_what_no_run_simulates_is_judged_by_estimate_alone_and_says_why() -> Non
     assert "by estimate alone: engine.tp: 16: run simulates a replica on one node" in text
 
 
+def test_engines_are_choices_and_each_has_its_own_command() -> None:
+    base = scenario(plan={}, engine={"mode": "hisparse", "kv_cache_dtype": "fp8"}, model="glm-5.1")
+    assert base.plan is not None
+    space = space_of(base, base.plan, ["engine.kind=vllm,sglang"])
+    goals = parse_goals(["ttft_p99<=300s"])
+    prices = prices_of(base.plan, space.machines())
+    # As the best by estimate cannot be beaten by the other one in a hurry, ask for both.
+    search = Search(space, goals, "goodput", prices, 4, 0)
+    search._screen_all()
+    assert {s.engine.kind for s in (p.scenario for p in space.points)} == {"vllm", "sglang"}
+    assert search.screen.refused == {}
+    of_sglang = space_of(base, base.plan, ["engine.kind=sglang"])
+    found = Search(of_sglang, goals, "goodput", prices, 1, 0).answer()
+    assert found.best is not None and found.best.simulated is not None
+    text = plan_text(found, goals, asked_of(base.workload), prices)
+    assert "python -m sglang.launch_server --model-path zai-org/GLM-5.1-FP8 --tp 8" in text
+    estimate, run = found.best.found.output_tokens_per_s, found.best.simulated.output_tokens_per_s
+    assert estimate == pytest.approx(run, rel=0.15)  # every turn computes its whole prompt
+
+
 VARIED = [
     "node=8xh200,8xb200", "engine.mode=resident,offload,hisparse", "engine.host_pool_gib=64,128,512",
     "engine.max_num_seqs=8,16,32,64", "engine.max_num_batched_tokens=2048,8192", "nodes=1..3",

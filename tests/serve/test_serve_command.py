@@ -14,6 +14,7 @@ from hisparse_sim.scenario.catalogue import list_scenarios, load_model, load_nod
 from hisparse_sim.scenario.engine import EngineSpec
 from hisparse_sim.scenario.loader import load_scenario
 from hisparse_sim.serve.command import NOT_FLAGS, as_started, serve_command
+from hisparse_sim.serve.start import start_command
 from hisparse_sim.serve.startup import check_startup
 
 
@@ -80,3 +81,23 @@ def test_sglang_has_no_vllm_serve_command() -> None:
     asked = load_scenario("sglang-8xh200")
     with pytest.raises(InputError, match="vllm serve"):
         serve_command(asked.model, asked.node, asked.engine)
+
+
+def test_sglang_starts_with_its_own_flags() -> None:
+    asked = load_scenario(
+        "sglang-8xh200",
+        overrides=["engine.tp=1", "engine.dp=8", "engine.mtp=3", "engine.context_length=40000"],
+    )
+    said = start_command(asked.model, asked.node, asked.engine)
+    assert said == (
+        "python -m sglang.launch_server --model-path zai-org/GLM-5.1-FP8 --tp 8 --dp 8 --enable-dp-attention "
+        "--ep-size 8 --mem-fraction-static 0.85 --context-length 40000 --max-running-requests 480 "
+        "--speculative-algorithm EAGLE --speculative-num-steps 3 --speculative-eagle-topk 1 "
+        "--speculative-num-draft-tokens 4 --enable-hisparse --hisparse-config "
+        """'{"top_k":2048,"device_buffer_size":4096,"host_to_device_ratio":8}' --disable-radix-cache"""
+    )
+
+
+def test_vllm_starts_as_ever() -> None:
+    engine = EngineSpec(mode="hisparse", host_pool_gib=128)
+    assert start_command(MODEL, NODE, engine) == serve_command(MODEL, NODE, engine)
