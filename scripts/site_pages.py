@@ -122,4 +122,4 @@ def _default(field: FieldInfo) -> str:
 
 
 def _plain(docstring: str) -> str:
-    return re.sub(r"``(.+?)``", r"`\1`", docstring, flags=re.S)
+    return re.sub(r"(?::\w+:)?(`+)(.+?)\1", r"`\2`", docstring, flags=re.S)

@@ -122,5 +122,5 @@ def _samples() -> dict[str, object]:
 
 def recorded_rows(path: Path) -> None:
     """A recording of selected rows, drawn from a shipped locality."""
-    size = ["--steps", "24", "--layers", "2", "--context", "79000"]
+    size = ["--steps", "16", "--context", "79000"]
     assert run(["locality", "sample", "glm-5.1", "--out", str(path), *size]) == 0

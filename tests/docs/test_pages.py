@@ -25,7 +25,7 @@ from hisparse_sim.cli.main import app, run
 
 CUT = {
     "run": ["--limit", "13"],
-    "sweep": ["--set", "workload.limit=4"],
+    "sweep": ["--set", "workload.limit=4", "--jobs", "1"],
     "plan": ["--set", "workload.limit=13", "--simulate", "2", "--bisect", "1"],
     "sensitivity": ["--set", "workload.limit=13"],
 }
