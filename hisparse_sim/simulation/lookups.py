@@ -57,6 +57,22 @@ class Buffered(Warmth):
         return past - int(state.origin)
 
 
+class _Rider:
+    """What is kept of a request that rides in the cohort."""
+
+    __slots__ = ("due", "looked_up", "missed", "request", "share", "short", "state")
+
+    def __init__(self, request: Request, state: PagedState, short: bool) -> None:
+        self.request, self.state = request, state
+        self.short = short
+        """Its context is shorter than the top-k: its rows grow with each step."""
+        self.looked_up = self.missed = 0
+        self.share = 0.0
+        """Of its lookups that miss."""
+        self.due = -1
+        """Cohort step at which its buffer comes to its next stage; -1: at none."""
+
+
 class Lookups:
     """The lookups of requests that decode; kept up to date for those that ride in the cohort.
 
@@ -66,63 +82,53 @@ class Lookups:
 
     def __init__(self, topk: int, block_size: int, misses: MissModel) -> None:
         self._topk, self._block_size, self._misses = topk, block_size, misses
-        self._curves: dict[int, tuple[Curve, int]] = {}
-        """And the rows that a step selects, by the pages of a request."""
+        self._kinds: dict[int, tuple[Curve, int]] = {}
+        """By the pages of a request: its curve, and the rows that a step selects."""
         self.changed: set[PagedState] = set()
         """Requests that lost pages since the last ``total``."""
+        self._riders: dict[PagedState, _Rider] = {}
         self._states: dict[Request, PagedState] = {}
-        self._riders: dict[PagedState, Request] = {}
-        self._each: dict[PagedState, Rows] = {}
+        self._short: dict[_Rider, None] = {}
         self._sum = self._sum_missed = self._most = 0
-        self._short: dict[PagedState, float] = {}
-        """Share of misses of those whose context is shorter than the top-k: their rows grow."""
-        self._due: list[tuple[int, int, PagedState]] = []
-        """Cohort steps at which buffers come to their next stage; valid if ``_due_at`` says the same."""
-        self._due_at: dict[PagedState, int] = {}
+        self._due: list[tuple[int, int, _Rider]] = []
+        """Stages of buffers by cohort step; what a rider's ``due`` does not say any more is no longer so."""
         self._pushed = 0
 
     def of(self, request: Request, past: int) -> Rows:
         """Of one decode of ``request`` after ``past`` tokens."""
         if not request.memory.host_only:
             return NONE
-        return self._rows(request.memory, past, self._share(request, past)[0])
-
-    def _kind(self, pages: int) -> tuple[Curve, int]:
-        """The curve of a context of so many pages, and the rows that a step selects of it."""
-        found = self._curves.get(pages)
-        if found is None:
-            context = pages * self._block_size
-            found = self._curves[pages] = self._misses.curve(context), int(self._misses.looked_up(context))
-        return found
-
-    def _rows(self, state: PagedState, past: int, share: float) -> Rows:
-        """Looked up after ``past`` tokens, and the ``share`` of them that misses."""
-        selected = self._kind(state.pages)[1]
-        rows = min(selected, past + 1) * state.host_only * UNIT // state.pages
+        rows, share, _ = self._measure(request, request.memory, past)
         missed = int(rows * share)
         return Rows(rows, missed, missed)
 
-    def _share(self, request: Request, past: int) -> tuple[float, int]:
-        """Of its lookups that miss, and for how many steps that stays, if no page is lost."""
-        state: PagedState = request.memory
-        curve = self._kind(state.pages)[0]
+    def _kind(self, pages: int) -> tuple[Curve, int]:
+        context = pages * self._block_size
+        found = self._kinds[pages] = self._misses.curve(context), int(self._misses.looked_up(context))
+        return found
+
+    def _measure(self, request: Request, state: PagedState, past: int) -> tuple[int, float, int]:
+        """Rows looked up after ``past`` tokens, the share of them that misses, and for how many steps that
+        share stays, if no page is lost."""
+        pages, host_only = state.pages, state.host_only
+        curve, selected = self._kinds.get(pages) or self._kind(pages)
         steps = request.user.warmth.steps(state, past, curve)
-        share = curve.steady(state.host_only / state.pages)
-        if steps < len(curve.staged) and curve.staged[steps] > share:
-            return curve.staged[steps], STAGE_ENDS[steps] - steps
-        return share, NEVER
+        share, lasts, staged = curve.steady(host_only / pages), NEVER, curve.staged
+        if steps < len(staged) and staged[steps] > share:
+            share, lasts = staged[steps], STAGE_ENDS[steps] - steps
+        if past < selected:
+            selected = past + 1
+        return selected * host_only * UNIT // pages, share, lasts
 
     def join(self, request: Request) -> None:
         """A request rides."""
         if request.joined < 0:  # and left again in the same step
             return
         state: PagedState = request.memory
+        rider = self._riders[state] = _Rider(request, state, request.computed < self._topk)
         self._states[request] = state
-        self._riders[state] = request
-        if request.computed < self._topk:
-            self._short[state] = 0.0
-        else:
-            self._each[state] = NONE
+        if rider.short:
+            self._short[rider] = None
         self.changed.add(state)
 
     def leave(self, request: Request) -> None:
@@ -130,34 +136,39 @@ class Lookups:
         state = self._states.pop(request, None)
         if state is None:
             return
-        del self._riders[state]
-        self._due_at.pop(state, None)
-        if self._short.pop(state, None) is None:
-            gone = self._each.pop(state)
-            self._sum -= gone.looked_up
-            self._sum_missed -= gone.missed
-            if gone.missed == self._most:
-                self._most = -1
+        rider = self._riders.pop(state)
+        rider.due = -1
+        if rider.short:
+            del self._short[rider]
+            return
+        self._sum -= rider.looked_up
+        self._sum_missed -= rider.missed
+        if rider.missed == self._most:
+            self._most = -1
 
     def total(self, steps: int) -> Rows:
         """Of all riders, when the cohort has taken so many steps."""
-        for state in self.changed:
-            if state in self._riders:
-                self._set(state, steps)
-        self.changed.clear()
-        while self._due and self._due[0][0] <= steps:
-            when, _, state = heappop(self._due)
-            if self._due_at.get(state) == when:
-                self._set(state, steps)
+        if self.changed:
+            riders = self._riders
+            for state in self.changed:
+                if state in riders:
+                    self._set(riders[state], steps)
+            self.changed.clear()
+        due = self._due
+        while due and due[0][0] <= steps:
+            when, _, rider = heappop(due)
+            if rider.due == when:
+                self._set(rider, steps)
         if self._most < 0:
-            self._most = max((rows.missed for rows in self._each.values()), default=0)
+            self._most = max([rider.missed for rider in self._riders.values() if not rider.short], default=0)
         rows, missed, most, topk = self._sum, self._sum_missed, self._most, self._topk
-        for state, share in self._short.items():
+        for rider in self._short:
+            state = rider.state
             if state.host_only:
-                request = self._riders[state]
+                request = rider.request
                 context = request.computed + steps - request.joined + 1
                 each = (context if context < topk else topk) * state.host_only * UNIT // state.pages
-                lost = int(each * share)
+                lost = int(each * rider.share)
                 rows += each
                 missed += lost
                 if lost > most:
@@ -167,27 +178,28 @@ class Lookups:
     @property
     def until(self) -> int:
         """Cohort step before which the total changes only if someone joins, leaves or loses a page."""
-        if any(state.host_only for state in self._short):
+        if any(rider.state.host_only for rider in self._short):
             return 0
         return self._due[0][0] if self._due else NEVER
 
-    def _set(self, state: PagedState, steps: int) -> None:
-        request = self._riders[state]
-        past = request.computed + steps - request.joined
-        share, lasts = self._share(request, past) if state.host_only else (0.0, NEVER)
-        if state in self._short:
-            self._short[state] = share
-        else:
-            before, now = self._each[state], self._rows(state, past, share)
-            self._each[state] = now
-            self._sum += now.looked_up - before.looked_up
-            self._sum_missed += now.missed - before.missed
-            if now.missed >= self._most >= 0:
-                self._most = now.missed
-            elif before.missed == self._most:
+    def _set(self, rider: _Rider, steps: int) -> None:
+        request, state = rider.request, rider.state
+        rows, share, lasts = 0, 0.0, NEVER
+        if state.host_only:
+            rows, share, lasts = self._measure(request, state, request.computed + steps - request.joined)
+        rider.share = share
+        if not rider.short:
+            before, missed = rider.missed, int(rows * share)
+            self._sum += rows - rider.looked_up
+            self._sum_missed += missed - before
+            rider.looked_up, rider.missed = rows, missed
+            if missed >= self._most >= 0:
+                self._most = missed
+            elif before == self._most:
                 self._most = -1
-        self._due_at.pop(state, None)
         if lasts < NEVER:
-            self._due_at[state] = steps + lasts
+            rider.due = steps + lasts
             self._pushed += 1
-            heappush(self._due, (steps + lasts, self._pushed, state))
+            heappush(self._due, (rider.due, self._pushed, rider))
+        else:
+            rider.due = -1
