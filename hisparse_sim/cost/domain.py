@@ -29,6 +29,7 @@ VARIABLES = (
     "tokens in context of all requests",
     "tokens of a step",
     "past tokens of a prefill chunk",
+    "tokens of a step of all DP replicas",
 )
 """What the fields of ``Domain`` bound, in their order."""
 
@@ -46,10 +47,14 @@ class Domain(NamedTuple):
     pairs: float = inf
     tokens: float = inf
     past: float = inf
+    group: float = inf
 
-    def beyond(self, batch: int, context_tokens: int, tokens: int, past: int) -> tuple[Limit, ...]:
+    def beyond(
+        self, batch: int, context_tokens: int, tokens: int, past: int, group_tokens: int
+    ) -> tuple[Limit, ...]:
         """The variables of a step that lie outside. ``past``: the longest of its prefill chunks."""
-        values = (batch, context_tokens / batch if batch else 0.0, context_tokens, tokens, past)
+        mean = context_tokens / batch if batch else 0.0
+        values = (batch, mean, context_tokens, tokens, past, group_tokens)
         found = zip(VARIABLES, values, self, strict=True)
         return tuple(Limit(name, value, most) for name, value, most in found if value > most)
 
@@ -64,14 +69,16 @@ class Outside:
     ``count``: steps with a variable beyond its limit, or for which something else stands in.
     """
 
-    __slots__ = ("_batch", "_context", "_pairs", "_past", "_tokens", "count", "domain")
+    __slots__ = ("_batch", "_context", "_group", "_pairs", "_past", "_tokens", "count", "domain")
 
     def __init__(self, domain: Domain) -> None:
         self.domain = domain
         self.count = 0
-        self._batch = self._context = self._pairs = self._tokens = self._past = 0.0
+        self._batch = self._context = self._pairs = self._tokens = self._past = self._group = 0.0
 
-    def note(self, batch: int, context_tokens: int, tokens: int, past: int, steps: int = 1) -> None:
+    def note(
+        self, batch: int, context_tokens: int, tokens: int, past: int, group_tokens: int, steps: int = 1
+    ) -> None:
         """A step outside, or the furthest of several: called so often that it keeps maxima alone."""
         self.count += steps
         if batch:
@@ -85,11 +92,13 @@ class Outside:
             self._tokens = tokens
         if past > self._past:
             self._past = past
+        if group_tokens > self._group:
+            self._group = group_tokens
 
     @property
     def furthest(self) -> tuple[Limit, ...]:
         """The largest value of each variable that was outside, the furthest first."""
-        values = (self._batch, self._context, self._pairs, self._tokens, self._past)
+        values = (self._batch, self._context, self._pairs, self._tokens, self._past, self._group)
         found = [
             Limit(name, value, most)
             for name, value, most in zip(VARIABLES, values, self.domain, strict=True)

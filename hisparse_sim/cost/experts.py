@@ -47,7 +47,8 @@ class Experts:
         if term is not None:
             self.term = term
             self._line = LogLog(term.series("x"), term.series("y"))
-            self.domain = Domain(tokens=term.domain["tokens"][1] / engine.dp)
+            most = term.domain["tokens"][1]
+            self.domain = Domain(group=most) if engine.dp > 1 else Domain(tokens=most)
             return
         law = self.term = profile.term("moe.roofline")
         self.stands_in.append(f"experts {shape}, {how}, {model.weights.dtype}: by shares of datasheet rates")

@@ -132,7 +132,8 @@ class StepCostModel:
         domain = self.attention.domain.within(self.experts.domain).within(self.exchange.domain)
         self.outside = Outside(domain)
         """How many steps so far were priced outside what was measured."""
-        self._most_batch, self._most_context, self._most_pairs, self._most_tokens, self._most_past = domain
+        self._most_batch, self._most_context, self._most_pairs, *tokens = domain
+        self._most_tokens, self._most_past, self._most_group = tokens
         self._always = bool(self.stands_in)
         self._chunk_tokens = getattr(self.attention, "chunk_tokens", 0) or maxsize
         self._of_tokens: dict[int, tuple[float, float, float]] = {}
@@ -152,15 +153,17 @@ class StepCostModel:
                 longest = past
         if not tokens:
             return StepCost()
+        group = work.group_tokens or tokens * self.engine.dp
         if (
             context > batch * self._most_context
             or tokens > self._most_tokens
             or longest > self._most_past
             or context > self._most_pairs
             or batch > self._most_batch
+            or group > self._most_group
             or self._always
         ):
-            self.outside.note(batch, context, tokens, longest)
+            self.outside.note(batch, context, tokens, longest, group)
         attention = self.attention.step_s(batch, context, prefills, drafts)
         moe, dense, allreduce = self._of_tokens.get(tokens) or self._by_tokens(tokens)
         if work.group_tokens:
@@ -190,14 +193,19 @@ class StepCostModel:
             tier.lookups_rows,
         )
 
+    def unnoted(self, work: StepWork) -> StepCost:
+        """``step`` that counts nowhere as outside."""
+        counted, self.outside = self.outside, Outside(self.outside.domain)
+        cost = self.step(work)
+        self.outside = counted
+        return cost
+
     def decodes(self, work: StepWork, context_tokens: Ints) -> Floats:
         """``step`` of ``work`` with each of these contexts instead of its own, to the last bit.
 
         ``work`` only decodes. Returns (steps, fields of ``StepCost``); counts nothing as outside.
         """
-        counted, self.outside = self.outside, Outside(self.outside.domain)
-        first = self.step(work)
-        self.outside = counted
+        first = self.unnoted(work)
         costs = np.empty((len(context_tokens), len(first)))
         costs[:] = first
         costs[:, _ATTENTION] = self.attention.decodes_s(work.decode_requests, context_tokens)
@@ -211,10 +219,12 @@ class StepCostModel:
         """Steps priced by ``decodes`` are taken: count those that lie outside; contexts rise."""
         batch = work.decode_requests
         most = min(batch * self._most_context, self._most_pairs)
-        always = self._always or batch > min(self._most_batch, self._most_tokens)
+        most_batch = min(self._most_batch, self._most_tokens, self._most_group / self.engine.dp)
+        always = self._always or batch > most_batch
         outside = len(context_tokens) if always else int(np.count_nonzero(context_tokens > most))
         if outside:
-            self.outside.note(batch, int(context_tokens[-1]), batch, 0, steps=outside)
+            group = batch * self.engine.dp
+            self.outside.note(batch, int(context_tokens[-1]), batch, 0, group, steps=outside)
 
     def _by_tokens(self, tokens: int) -> tuple[float, float, float]:
         """Experts, dense layers and exchange of ``tokens``, which depend on nothing else; remembered."""
@@ -236,9 +246,7 @@ class StepCostModel:
 
     def beside(self, work: StepWork, cost: StepCost, group_tokens: int) -> StepCost:
         """``cost`` of ``work`` once it is known what the other DP replicas bring to the same experts."""
-        counted, self.outside = self.outside, Outside(self.outside.domain)
         now = self.step(work._replace(group_tokens=group_tokens))
-        self.outside = counted
         return cost._replace(
             moe_s=now.moe_s, gather_s=now.gather_s, mirror_s=now.mirror_s, draft_s=now.draft_s
         )
@@ -288,16 +296,15 @@ class StepCostModel:
         Uncertainties are one standard deviation, of parts independent of each other; outside what was
         measured a part's grows in proportion to how many times beyond it is (a convention).
         """
-        counted, self.outside = self.outside, Outside(self.outside.domain)
-        cost, profile = self.step(work), self.profile
-        self.outside = counted
+        cost, profile = self.unnoted(work), self.profile
         batch, context, tokens = work.decode_requests, work.decode_context_tokens, work.tokens
         past = max((reached(*prefill, self._chunk_tokens) for prefill in work.prefills), default=0)
         rows: list[CostRow] = []
 
         def row(part: str, seconds: float, relative: float, source: str, grade: str,
                 domain: Domain = UNBOUNDED, stands_in: bool = False) -> None:  # fmt: skip
-            beyond = domain.beyond(batch, context, tokens, past)
+            group = work.group_tokens or tokens * self.engine.dp
+            beyond = domain.beyond(batch, context, tokens, past, group)
             relative *= max((limit.beyond for limit in beyond), default=1.0)
             inside = not beyond and not stands_in
             rows.append(CostRow(part, seconds, relative * seconds, source, grade, inside, beyond))

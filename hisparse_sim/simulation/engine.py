@@ -305,7 +305,9 @@ class Engine:
             if request.user.record.first_scheduled_s is None:  # not where it was prefilled
                 request.user.record.first_scheduled_s = now
         work = self.works.of(decision)
-        cost = replica.cost.step(work) if decision else StepCost()
+        # Beside other DP replicas it is priced when it begins: what they bring counts, too.
+        price = replica.cost.step if self._lockstep is None else replica.cost.unnoted
+        cost = price(work) if decision else StepCost()
         cost = self.traffic.of_step(cost)
         loaded, stored = self.traffic.begin_jobs()
         self.traffic.read()
