@@ -41,6 +41,7 @@ class Import(NamedTuple):
 
     request: Sequence
     tokens: int
+    to_host: bool
 
 
 class Arrivals:
@@ -58,11 +59,11 @@ class Arrivals:
             return hit
         return hit._replace(load_tokens=request.prompt_tokens - hit.tokens)
 
-    def begin(self, request: Sequence, hit: Hit) -> None:
+    def begin(self, request: Sequence, hit: Hit, *, to_host: bool = False) -> None:
         """Blocks for it are reserved."""
         self.expected.discard(request)
         self.under_way.add(request)
-        self.started.append(Import(request, hit.load_tokens))
+        self.started.append(Import(request, hit.load_tokens, to_host))
 
 
 class ImportingMemory(Protocol):
@@ -107,9 +108,11 @@ class ResidentImports(ResidentMemory):
 class HiSparseImports(HiSparseMemory):
     """``HiSparseMemory`` of an engine that decodes what others have prefilled.
 
-    ``to_host``: whole blocks of the prompt come into the host pool, like a prefix hit, and the request
+    To the host: whole blocks of the prompt come into the host pool, like a prefix hit, and the request
     reads them through a hot buffer; else they come into GPU pages, which are mirrored like computed ones.
     Its indexer blocks come to the GPU, and so does the last block, which decoding goes on to fill.
+    ``lands``: which; ``auto``: the GPU if all of the prompt fits there when its turn comes, decided once
+    for each request (vLLM, docs/design/hisparse.md; that free blocks decide, not all, is our reading).
     """
 
     def __init__(
@@ -117,11 +120,13 @@ class HiSparseImports(HiSparseMemory):
         sizes: HiSparseSizes,
         index_offload: IndexOffload | None = None,
         *,
-        to_host: bool,
+        lands: str,
     ) -> None:
         super().__init__(sizes, index_offload)
         self.arrivals = Arrivals()
-        self.to_host = to_host
+        self._lands = lands
+        self._to_host: set[Sequence] = set()
+        """Those for which this was decided, and which have no room there yet."""
 
     def lookup(self, request: Sequence) -> Hit | None:
         """What is cached here, and the rest of the prompt."""
@@ -133,15 +138,24 @@ class HiSparseImports(HiSparseMemory):
         watermark = sizes.admission_watermark_blocks if others_running else 0
         pages, hits = self._pages_for(request.prompt_tokens), len(hit.host)
         # The last block stays on the GPU: its last token is computed again, and others follow.
-        on_host = (request.prompt_tokens - 1) // self.block_size if self.to_host else hits
-        hot = self.hot_blocks if on_host and not hits else 0
-        if not self._admits(hit, pages, hits + pages - on_host, watermark + hot):
-            return False
+        on_host = hits
+        to_host = self._lands == "host" or request in self._to_host
+        if not to_host and not self._admits(hit, pages, pages, watermark):
+            if self._lands == "gpu" or self.refusal != "GPU blocks":
+                return False
+            to_host = True
+            self._to_host.add(request)
+        if to_host:
+            on_host = (request.prompt_tokens - 1) // self.block_size
+            hot = self.hot_blocks if on_host and not hits else 0
+            if not self._admits(hit, pages, hits + pages - on_host, watermark + hot):
+                return False
+            self._to_host.discard(request)
         request.memory = state = self._enter(request, hit)
         if on_host > hits:
             self._take_in(state, hits, on_host)
         self._allocate(state, pages)
-        self.arrivals.begin(request, hit)
+        self.arrivals.begin(request, hit, to_host=to_host)
         return True
 
     def _take_in(self, state: PagedState, first: int, end: int) -> None:

@@ -23,9 +23,10 @@ class PrefillSpec(Record):
     """Of a prefilling instance, on nodes of the same type; its ``mode`` is ``resident``."""
     link_bytes_per_s: PositiveFloat = 50e9
     """Of one GPU's network adapter; 400 Gbit/s, as a DGX H200 has one for each GPU (NVIDIA datasheet)."""
-    lands: Literal["gpu", "host"] = "gpu"
+    lands: Literal["auto", "gpu", "host"] = "auto"
     """Where HiSparse takes KV that comes: into pages on the GPU, which are then mirrored, or into the host
-    pool, from where rows are gathered. The other modes have the GPU only."""
+    pool, from where rows are gathered. ``auto``, as vLLM: the GPU if it has room for the whole prompt when
+    the request's turn comes, else the host; decided once. The other modes have the GPU only."""
 
     @field_validator("engine")
     @classmethod

@@ -29,7 +29,7 @@ class Disaggregation:
     def send(self, session: Session, spec: RequestSpec, over: Callable[[], None]) -> None:
         """A request arrives; ``over`` is called later, when it has finished or failed."""
         first, left = self._prefilling.choose(spec, _nothing)
-        record = record_of(session, spec, first.env.now)
+        record = record_of(session, spec, first.env.now, first.recorder.replica)
         self._requests.append(record)
         if not self._decoding.takes(spec):
             left()

@@ -287,11 +287,12 @@ class Engine:
         for request in decision.resumed:
             request.user.record.preempted_s += (now,)
         for request in decision.given_up:
+            ending = live_lock(step=decision.step, time_s=now, old=self._old)
             if self.live_lock is None:
-                self.live_lock = live_lock(step=decision.step, time_s=now, old=self._old)
+                self.live_lock = ending
             else:
                 self.live_lock.requests += 1
-            self._fail(request.user, str(live_lock(step=decision.step, time_s=now, old=self._old)))
+            self._fail(request.user, str(ending))
         for request, hit in decision.hits.items():
             record = request.user.record
             if record.hit_tokens is None:

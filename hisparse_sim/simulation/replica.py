@@ -36,6 +36,8 @@ class Replica:
     """Of the indexer's offload, on one rank."""
     token_bytes: int
     """KV of a token in all layers, on one rank."""
+    host_token_bytes: int
+    """What of it HiSparse's host pool holds: all but the indexer's."""
     topk: int
     ranks: int
     mirroring_ranks: int
@@ -137,6 +139,7 @@ def build_replica(scenario: Scenario, *, prefills_only: bool = False) -> Replica
         cost,
         index_block_bytes,
         token_bytes=layout.token_bytes,
+        host_token_bytes=layout.num_layers * layout.row_bytes,
         topk=model.index_topk,
         ranks=scenario.tp,
         mirroring_ranks=1 if shares_host_pool(placement, engine) else scenario.tp,
@@ -286,7 +289,7 @@ def _memory(
         chunks = pools.num_indexer_chunks
         offload = IndexOffload(chunks, pools.block_size) if chunks and caching else None
         if prefill is not None:
-            return HiSparseImports(sizes, offload, to_host=prefill.lands == "host")
+            return HiSparseImports(sizes, offload, lands=prefill.lands)
         return HiSparseMemory(sizes, offload)
     resident = ResidentSizes(
         pools.block_size, pools.num_gpu_blocks - 1, pools.max_model_len, watermark, caching

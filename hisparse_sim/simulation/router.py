@@ -26,12 +26,18 @@ class Instance:
         """Requests sent here that are not over."""
         self._next = 0
 
+    @property
+    def dead(self) -> bool:
+        """Whether all its engines are."""
+        return all(engine.died for engine in self.engines)
+
     def pick(self) -> Engine:
-        """The replica with the least to do; in turn among equals."""
+        """The replica with the least to do, of those that live; in turn among equals."""
         engines = self.engines
         if len(engines) == 1:
             return engines[0]
         turn = [*engines[self._next :], *engines[: self._next]]
+        turn = [engine for engine in turn if not engine.died] or turn
         found = min(turn, key=_load)
         self._next = (engines.index(found) + 1) % len(engines)
         return found
@@ -78,7 +84,7 @@ class Router:
         if count == 1:
             return 0
         if self._spec.router == "round_robin":
-            found = self._next
+            found = self._turn()[0]
         elif self._affine:
             found = self._nearest(spec)
         else:
@@ -86,25 +92,29 @@ class Router:
         self._next = (found + 1) % count
         return found
 
-    def _idlest(self) -> int:
+    def _turn(self) -> list[int]:
+        """The instances that live, whose turn it is first; all of them if none does."""
         count = len(self.instances)
         turn = [(self._next + i) % count for i in range(count)]
-        return min(turn, key=lambda i: self.instances[i].under_way)
+        return [i for i in turn if not self.instances[i].dead] or turn
+
+    def _idlest(self) -> int:
+        return min(self._turn(), key=lambda i: self.instances[i].under_way)
 
     def _nearest(self, spec: RequestSpec) -> int:
         """The instance that was sent most of this prompt before, unless that is little or others are idle."""
         known_tokens = min(spec.prompt_tokens, described_tokens(spec.content))
         ids = blocks_of(self._content, spec.content, known_tokens)
         found = self._idlest()
-        loads = [instance.under_way for instance in self.instances]
-        least, most = min(loads), max(loads)
+        loads = {i: self.instances[i].under_way for i in sorted(self._turn())}
+        least, most = min(loads.values()), max(loads.values())
         rules = self._spec
         uneven = most - least > rules.balance_abs_threshold and most > rules.balance_rel_threshold * least
         if not uneven and len(ids):
-            known = [self._known(sent, ids) for sent in self._sent]
-            best = max(known)
+            known = {i: self._known(self._sent[i], ids) for i in loads}
+            best = max(known.values())
             if best > rules.cache_threshold * len(ids):
-                found = min((i for i, n in enumerate(known) if n == best), key=loads.__getitem__)
+                found = min((i for i, n in known.items() if n == best), key=loads.__getitem__)
         sent = self._sent[found]
         if len(ids):
             sent.reach(int(ids.max()) + 1)

@@ -7,6 +7,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import simpy
@@ -22,7 +23,7 @@ from hisparse_sim.simulation.recorder import RequestRecord
 from hisparse_sim.simulation.replica import Replica, build_replica
 from hisparse_sim.simulation.result import INTERRUPTED, SO_FAR, Result
 from hisparse_sim.simulation.summary import summarise
-from hisparse_sim.simulation.survival import Ending, admission_crash, standstill
+from hisparse_sim.simulation.survival import Ending, admission_crash, first_of, standstill
 from hisparse_sim.workload.make import make_workload
 from hisparse_sim.workload.request import Workload
 
@@ -65,8 +66,8 @@ class _Run:
         self.replica = replica
         self.env = simpy.Environment()
         self.fleet = Fleet(self.env, scenario, replica)
-        self.ending: Ending | None = None
-        """Why some requests never finished."""
+        self.endings: list[Ending] = []
+        """Why some requests never finished, of each engine that has such."""
         self.open_loop = workload.concurrency is None
         self.clients = Clients(self.env, workload, self.fleet.send)
 
@@ -76,16 +77,16 @@ class _Run:
             return self._result(complete=False)
         # Nothing is left to happen, and yet these wait.
         left = [r for r in self.fleet.requests if r.status == "incomplete"]
-        if left:
-            self.ending = self._ending(left)
+        for replica in sorted({r.replica for r in left}):
+            self.endings.append(self._ending(replica, [r for r in left if r.replica == replica]))
         return self._result(complete=True)
 
-    def _ending(self, left: list[RequestRecord]) -> Ending:
-        """Of the first engine that has such requests."""
-        engine = self.fleet.engines[left[0].replica]
+    def _ending(self, replica: int, left: list[RequestRecord]) -> Ending:
+        """Of an engine that has such requests."""
+        engine = self.fleet.engines[replica]
         step, time_s, requests = engine.scheduler.step, engine.clock, len(left)
         if engine.died:
-            requests += sum(r.reason == HAD_DIED for r in self.fleet.requests)
+            requests += sum(r.reason == HAD_DIED and r.replica == replica for r in self.fleet.requests)
             ending = admission_crash(engine.died, step=step, time_s=time_s, requests=requests)
             reason = f"the engine died: {engine.died}"
         else:
@@ -94,6 +95,7 @@ class _Run:
             reason = f"never finished: waits for {engine.lack or 'ever'}"
         for r in left:
             r.status, r.reason = "failed", reason
+        ending.replica = replica if len(self.fleet.engines) > 1 else None
         return ending
 
     def so_far(self) -> Result:
@@ -129,10 +131,17 @@ class _Run:
         requests, engines = fleet.requests, fleet.engines
         for request in requests:
             engines[request.replica].recorder.catch_up(request)
+        locks = [
+            replace(engine.live_lock, replica=number if len(engines) > 1 else None)
+            for number, engine in enumerate(engines)
+            if engine.live_lock
+        ]
         ends = [r.finish_s for r in requests if r.finish_s is not None]
+        if self.endings or locks:
+            ends.append(fleet.clock)
         end_s = max(ends, default=0.0) if complete else max(self.env.now, fleet.clock)
         recorder = fleet.recorder(end_s)
-        died = any(engine.died for engine in engines)
+        deaths = [ending for ending in self.endings if engines[ending.replica or 0].died]
         summary = summarise(
             self.scenario,
             self.replica,
@@ -143,9 +152,9 @@ class _Run:
             complete=complete,
             open_loop=self.open_loop,
             endings={
-                "engine_death": self.ending if died else None,
-                "live_lock": next((e.live_lock for e in engines if e.live_lock), None),
-                "standstill": None if died else self.ending,
+                "engine_death": first_of(deaths),
+                "live_lock": first_of(locks),
+                "standstill": first_of(ending for ending in self.endings if ending not in deaths),
             },
         )
         wall_s, cpu_s = self._began

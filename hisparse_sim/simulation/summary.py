@@ -1,7 +1,9 @@
 """The figures of a run, from what the recorder wrote: ``summary.json``.
 
-"The run" is simulated time 0 to the last completion (or the interruption); "the busy period" begins
-with the first arrival instead. Percentiles interpolate linearly. What is undefined is null.
+"The run" is simulated time 0 to the last completion (or the interruption, or where the last engine
+stopped that gave requests up, died or stood still); "the busy period" begins with the first arrival
+instead, and its rates end with the last completion. Percentiles interpolate linearly. What is undefined
+is null.
 
 =========================== ======= =====================================================================
 key                         unit    definition
@@ -71,8 +73,9 @@ by_priority                         the same of each priority
 replicas                            engines: DP replicas of all instances; ``pools`` are of one of them
 prefill                             null, or how many more engines only prefill, and the blocks of each
 by_replica                          the same of each of them
-engine_death                        null, or name, step, time, words and remedy of an engine that did not
-                                    survive (vLLM 0.30's admission), and how many requests failed by it
+engine_death                        null, or name, step, time, words, remedy and replica (null where there is
+                                    one) of the first engine that did not survive (vLLM 0.30's admission),
+                                    and how many requests failed by it and others that did not
 live_lock                           the same of requests preempted for ever, which a run gives up
 standstill                          the same where requests wait for ever and nothing runs
 out_of_domain                       engine steps priced outside what the profile was fitted to: ``steps``

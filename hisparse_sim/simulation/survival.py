@@ -5,8 +5,8 @@ The real engine raises and dies, or goes on for ever without getting anywhere; a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 
@@ -20,13 +20,16 @@ class Ending:
     requests: int
     error: str
     remedy: str
+    replica: int | None = None
+    """The engine, where there are several."""
 
     def as_json(self) -> dict[str, Any]:
         """Of ``summary.json``."""
         return asdict(self)
 
     def __str__(self) -> str:
-        return f"{self.name} in step {self.step:,} ({self.time_s:,.1f} s): {self.error}; {self.remedy}"
+        where = "" if self.replica is None else f" of replica {self.replica}"
+        return f"{self.name} in step {self.step:,}{where} ({self.time_s:,.1f} s): {self.error}; {self.remedy}"
 
 
 _ROOM = (
@@ -64,6 +67,14 @@ def standstill(lack: str, *, step: int, time_s: float, requests: int, old: bool)
     """Requests wait, nothing runs, and nothing is left that could give blocks back."""
     error = f"nothing runs and requests wait for {lack or 'ever'}, as they would in vLLM"
     return Ending("standstill", step, time_s, requests, error, _ROOM_OLD if old else _ROOM)
+
+
+def first_of(endings: Iterable[Ending]) -> Ending | None:
+    """The first of several engines' endings in time, with the requests of all."""
+    found = list(endings)
+    if not found:
+        return None
+    return replace(min(found, key=lambda e: e.time_s), requests=sum(e.requests for e in found))
 
 
 NONE: Mapping[str, Ending | None] = dict.fromkeys(("engine_death", "live_lock", "standstill"))

@@ -8,7 +8,7 @@ from typing import Any, cast
 import simpy
 
 from hisparse_sim.cost.work import StepCost
-from hisparse_sim.memory.handover import Arrivals, HiSparseImports
+from hisparse_sim.memory.handover import Arrivals
 from hisparse_sim.memory.offload import Job, OffloadMemory
 from hisparse_sim.scheduler.request import Request
 from hisparse_sim.simulation.batch import Life
@@ -108,27 +108,32 @@ class Traffic:
         if arrivals is None or not arrivals.started:
             return
         begun, arrivals.started = arrivals.started, []
-        for request, tokens in begun:
-            self.env.process(
-                self._receive(arrivals, cast(Request, request), tokens * self._replica.token_bytes)
-            )
+        for request, tokens, to_host in begun:
+            self.env.process(self._receive(arrivals, cast(Request, request), tokens, to_host))
 
     def _receive(
-        self, arrivals: Arrivals, request: Request, size: float
+        self, arrivals: Arrivals, request: Request, tokens: int, to_host: bool
     ) -> Generator[simpy.Event, Any, None]:
-        """A prompt's KV comes over the network to each rank, and, under HiSparse, on into host memory."""
+        """A prompt's KV comes over the network to each rank, and, under HiSparse, on into host memory.
+
+        What lands there passes through the GPU in pieces, and is there when the last one is.
+        """
         assert self.network is not None
+        replica = self._replica
+        on_host = tokens * replica.host_token_bytes if isinstance(self._memory, HISPARSE) else 0
         life: Life = request.user
         if life.record.load_start_s is None:
             life.record.load_start_s = self.env.now
-        yield self.network.transfer(size, H2D)
+        came = self.network.transfer(tokens * replica.token_bytes, H2D)
+        if to_host:
+            came = came & self.link.transfer(on_host, D2H)
+        yield came
         if life.record.load_end_s is None:
             life.record.load_end_s = self.env.now
         arrivals.under_way.discard(request)
-        if isinstance(self._memory, HISPARSE):
-            self.host_bytes[D2H] += size * self._replica.mirroring_ranks
-            if isinstance(self._memory, HiSparseImports) and not self._memory.to_host:
-                self.link.transfer(size, D2H)
+        self.host_bytes[D2H] += on_host * replica.mirroring_ranks
+        if on_host and not to_host:
+            self.link.transfer(on_host, D2H)
         assert life.read is not None
         life.read()
         self._rouse()

@@ -334,7 +334,9 @@ def test_the_past_of_a_prefill_grows_from_chunk_to_chunk() -> None:
 def test_decode_is_bounded_in_the_context_of_one_request_and_of_all_apart() -> None:
     inside = Domain(batch=256, context=131_073, pairs=33_554_432)
     assert not inside.beyond(256, 33_554_432, 256, 0, 256)
-    assert [limit.variable for limit in inside.beyond(1, 131_074, 1, 0, 1)] == ["tokens in context of a request"]
+    assert [limit.variable for limit in inside.beyond(1, 131_074, 1, 0, 1)] == [
+        "tokens in context of a request"
+    ]
     all_ = inside.beyond(256, 33_554_433, 256, 0, 256)
     assert [limit.variable for limit in all_] == ["tokens in context of all requests"]
     assert Outside(inside).words(10) == ""

@@ -73,6 +73,19 @@ def test_replicas_with_the_same_to_do_do_not_wait_for_each_other():
     assert [r["requests_completed"] for r in summary["by_replica"].values()] == [1] * 8
 
 
+def test_steps_of_replicas_with_experts_are_outside_by_the_tokens_of_all():
+    long = STREAM | {"prompt_tokens": 15_000, "output_tokens": 5}
+    wide = DP | {"max_num_batched_tokens": 16_384}
+    # Seven replicas run a token each beside the prompt: 15,007 of the 16,384 tokens that were measured.
+    alone = run(long | {"concurrency": 1, "requests": 1}, wide).summary["out_of_domain"]
+    assert (alone["steps"], alone["furthest"]) == (0, [])
+    eight = run(long | {"concurrency": 8, "requests": 8}, wide).summary["out_of_domain"]
+    (furthest,) = eight["furthest"]
+    assert furthest["variable"] == "tokens of a step of all DP replicas"
+    assert (furthest["value"], furthest["measured_to"]) == (8 * 15_000, 16_384)
+    assert eight["steps"] == 8
+
+
 def test_a_decode_waits_for_the_prefill_of_another_replica():
     two = {"kind": "open", "arrivals": {"kind": "even", "rate_per_s": 0.5}, "requests": 2,
            "prompt_tokens": 15_000, "output_tokens": 900}  # fmt: skip
@@ -196,6 +209,31 @@ def test_a_slower_network_delays_the_first_token_by_as_much():
     rank_bytes = fast.summary["network_bytes"] / 6 / 8
     later = slow.requests["ttft_s"] - fast.requests["ttft_s"]
     assert np.allclose(later, rank_bytes / 1e9 - rank_bytes / 50e9, atol=0.03)  # a step or two
+
+
+def test_a_prompt_is_written_to_the_host_once_and_so_is_each_output():
+    for lands in ("gpu", "host"):
+        summary = apart(EVEN, {"mode": "hisparse"}, lands=lands).summary
+        assert summary["device_to_host_bytes"] == pytest.approx(6 * (12_345 + 400) * 78 * 656)
+
+
+def test_a_prompt_lands_on_the_host_if_the_gpu_has_no_room_for_it():
+    # 110,000 tokens are 1,719 pages of 21 blocks.
+    engine = {"mode": "hisparse", "max_model_len": 120_000, "num_gpu_blocks": 26_000}
+    two = EVEN | {"prompt_tokens": 110_000, "requests": 2, "output_tokens": 20}
+
+    def found(lands: str) -> dict[str, Any]:
+        prefill = {"lands": lands, "engine": {"max_model_len": 120_000}}
+        return run(two, engine, cluster={"prefill": prefill}).summary
+
+    assert found("auto") == found("host")
+    assert found("host")["requests_completed"] == 2
+    assert found("gpu")["standstill"]["requests"] == 2
+
+
+def test_a_prompt_lands_on_the_gpu_while_that_has_room():
+    gpu, auto = (apart(EVEN, {"mode": "hisparse"}, lands=lands).summary for lands in ("gpu", "auto"))
+    assert gpu == auto
 
 
 @pytest.mark.parametrize(

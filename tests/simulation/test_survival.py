@@ -12,6 +12,7 @@ from hisparse_sim.cli.main import run as command
 from hisparse_sim.scenario.loader import load_scenario
 from hisparse_sim.simulation.run import simulate
 from hisparse_sim.simulation.survival import NONE, endings_of
+from hisparse_sim.workload.make import make_workload
 
 PRESSED = (
     "engine.indexer_offload_gib=0",
@@ -96,6 +97,44 @@ def test_the_remedies_of_live_lock_and_standstill_help(version, settings) -> Non
     found = summary(*NARROW, *settings, version=version)
     assert {key: found[key] for key in NONE} == NONE
     assert (found["requests_completed"], found["requests_failed"]) == (3, 0)
+
+
+@pytest.mark.parametrize("router", ["round_robin", "least_loaded", "prefix_affinity"])
+def test_when_an_instance_dies_the_others_go_on_and_get_its_requests(router, tmp_path: Path) -> None:
+    pressed = load_scenario("agentic-13turn-8xh200", overrides=PRESSED)
+    lines = ["arrival_s,prompt_tokens,output_tokens"]
+    for session in make_workload(pressed.workload, pressed.seed).sessions():
+        (spec,) = session.requests
+        # One instance is sent these, the other one a short prompt after each.
+        lines.append(f"{session.start_s},{spec.prompt_tokens},{spec.output_tokens}")
+        lines.append(f"{session.start_s},100,2000")
+    lines += [f"{60 + second},1000,10" for second in range(8)]
+    trace = tmp_path / "trace.csv"
+    trace.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    cluster = ("cluster.instances=2", f"cluster.router={router}")
+    played = f"workload={{kind: trace, path: {trace}}}"
+    settings = [*PRESSED[:-1], "engine.version=0.30", *cluster, played]
+    result = simulate(load_scenario("agentic-13turn-8xh200", overrides=settings))
+    ending = result.summary["engine_death"]
+    dead, lives = ending["replica"], 1 - ending["replica"]
+    assert endings_of(result.summary)[0].replica == dead
+    requests = result.requests
+    later = requests[requests["arrival_s"] > ending["time_s"]]
+    assert len(later) == 8
+    assert set(later["replica"]) == {lives}
+    assert set(later["status"]) == {"completed"}
+    lost = requests[requests["status"] == "failed"]
+    assert ending["requests"] == len(lost)
+    assert set(lost["replica"]) == {dead}
+
+
+def test_live_locks_of_all_replicas_are_counted_and_last_as_long_as_the_run() -> None:
+    found = summary(*NARROW, "engine.transfer_delay_steps=1", "cluster.instances=2", version="0.33")
+    assert found["live_lock"]["requests"] == found["requests_failed"] == 3
+    assert found["live_lock"]["replica"] == 0
+    assert found["sim_time_s"] > found["live_lock"]["time_s"]
+    assert max(found["waiting_for_s"].values(), default=0.0) <= found["sim_time_s"]
+    assert 0 < found["pcie_d2h_usage_mean"] < 1
 
 
 @pytest.mark.parametrize(("blocks", "completed"), [(60_000, 0), (66_560, 1)])

@@ -53,7 +53,7 @@ def compare(folder: Path | None = None, *, progress: Progress | None = None) -> 
     """
     found = Published()
     comparisons: list[Comparison] = []
-    for path in _files(folder or configs_dir() / "validation", found):
+    for path in _files(folder, found):
         stem = next(stem for stem in SOURCES if path.name.startswith(stem))
         module = SOURCES[stem]
         try:
@@ -68,12 +68,14 @@ def compare(folder: Path | None = None, *, progress: Progress | None = None) -> 
     return found
 
 
-def _files(folder: Path, found: Published) -> list[Path]:
+def _files(given: Path | None, found: Published) -> list[Path]:
+    folder = given or configs_dir() / "validation"
     if not folder.is_dir():
         raise InputError("is no folder; name one with tables of published results", where=str(folder))
     files = sorted(path for path in folder.iterdir() if path.is_file())
     known = [path for path in files if path.suffix == ".csv" and path.name.startswith(tuple(SOURCES))]
-    found.skipped = [str(path) for path in files if path not in known and path.name != "README.md"]
+    if given is not None:  # the shipped folder has a text beside its tables
+        found.skipped = [str(path) for path in files if path not in known]
     if not known:
         raise InputError(f"holds no table; names begin with {', '.join(SOURCES)}", where=str(folder))
     return known
@@ -92,5 +94,9 @@ def _answers(comparisons: Sequence[Comparison], progress: Progress | None) -> It
 
 
 def as_json(found: Published) -> Mapping[str, Any]:
-    """Of ``--json``."""
-    return {"rows": [row.as_json() for row in found.rows], "problems": found.problems}
+    """Of ``--json``; the bands and their reasons are in the table and in ``rows.csv``."""
+    rows = (row.as_json() for row in found.rows)
+    return {"rows": [{name: row[name] for name in _FIGURES} for row in rows]}
+
+
+_FIGURES = ("source", "case", "metric", "published", "simulated", "rel_error")
