@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from hisparse_sim.cli import serve_flags
 from hisparse_sim.errors import InputError
 
 NONE_HOLDS = LOST = 1
@@ -17,7 +18,10 @@ MOST_JOBS = 4096
 
 
 def command(
-    scenario: Annotated[str, typer.Argument(help="A YAML file, or a shipped name.")],
+    scenario: Annotated[
+        str | None, typer.Argument(help="A YAML file, or a shipped name; with --serve its workload and node.")
+    ] = None,
+    serve: serve_flags.Serve = None,
     slo: Annotated[
         list[str] | None,
         typer.Option(metavar="GOAL", help="ttft_p95<=30s, tpot_p99<=100ms, goodput>=95%; replaces plan.slo."),
@@ -45,7 +49,6 @@ def command(
     from hisparse_sim.planning.backend import LostBackend
     from hisparse_sim.planning.question import MOST_RUNS, MOST_TRIALS, question
     from hisparse_sim.report import plan_text
-    from hisparse_sim.scenario.loader import load_scenario
 
     for flag, value in (("--simulate", runs), ("--bisect", bisect)):
         if not 0 <= value <= MOST_RUNS:
@@ -54,7 +57,7 @@ def command(
         raise InputError(f"{jobs} is no number of processes; 1 to {MOST_JOBS:,}", where="--jobs")
     if trials is not None and not 1 <= trials <= MOST_TRIALS:
         raise InputError(f"{trials} is no number of draws; 1 to {MOST_TRIALS:,}", where="--trials")
-    base = load_scenario(scenario, overrides=settings or ())
+    base = serve_flags.load_over(scenario, serve, settings or ())
     drawn = trials is not None
     about = question(base, slo=slo or (), objective=objective, vary=vary or (), drawn=drawn)
     try:

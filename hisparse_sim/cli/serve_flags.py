@@ -1,4 +1,4 @@
-"""``--serve`` of ``estimate`` and ``run``: the command laid over the scenario, and its findings said."""
+"""``--serve``: the command laid over the scenario, and its findings said."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from hisparse_sim.errors import HiSparseError, InputError
 
 if TYPE_CHECKING:
     from hisparse_sim.scenario.node import NodeSpec
@@ -49,6 +51,50 @@ def overrides(served: Served) -> tuple[list[str], dict[tuple[str, ...], str]]:
     texts = [f"model={json.dumps(served.model)}", "engine={}"]
     texts += [f"engine.{name}={json.dumps(value)}" for name, value in served.engine.items()]
     return texts, served.places() | {("engine",): served.flags.where}
+
+
+def load_over(scenario: str | None, serve: str | None, settings: Sequence[str]) -> Scenario:
+    """A scenario with ``settings`` over it and, if given, a command under them, whose findings are said.
+
+    Raises ``InputError``, and ``Refused`` for a command with which vLLM would not start as it stands.
+    """
+    from hisparse_sim.scenario.loader import load_scenario
+
+    if serve is None and scenario is None:
+        raise InputError("missing; name a YAML file or a shipped scenario", where="SCENARIO")
+    if scenario is None:
+        print(f"note: no scenario given: workload and node of {SCENARIO}", file=sys.stderr)
+        scenario = SCENARIO
+    if serve is None:
+        return load_scenario(scenario, overrides=settings)
+    from hisparse_sim.serve.startup import check_startup
+
+    _, served = read_serve(serve, load_scenario(scenario, overrides=about_node(settings)).node)
+    texts, places = overrides(served)
+    try:
+        asked = load_scenario(scenario, overrides=[*texts, *settings])
+    except HiSparseError as error:
+        raise _by_flag(error, texts, settings, places) from None
+    concurrency, context = load_of(asked)
+    findings = check_startup(
+        served, asked.model, asked.node, asked.engine, concurrency=concurrency, context=context
+    )
+    say(served, findings)
+    return asked
+
+
+def _by_flag(
+    error: HiSparseError, texts: Sequence[str], settings: Sequence[str], places: dict[tuple[str, ...], str]
+) -> HiSparseError:
+    """An error about a setting that the command made names the command's flag."""
+    from hisparse_sim.scenario.overrides import parse_override, place
+
+    own = {parse_override(text)[0] for text in settings}
+    for text in texts:
+        path = parse_override(text)[0]
+        if path in places and path not in own and (error.where or "").startswith(place(text)):
+            return type(error)(error.message, where=f"--serve: {places[path]}")
+    return error
 
 
 def about_node(settings: Sequence[str]) -> list[str]:

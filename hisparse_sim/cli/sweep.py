@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from hisparse_sim.cli import flags
+from hisparse_sim.cli import flags, serve_flags
 from hisparse_sim.cli.progress import counted_bar
 from hisparse_sim.errors import InputError
 
@@ -24,7 +24,6 @@ LOST, INTERRUPTED = 1, 130
 
 
 def command(
-    scenario: Annotated[str, typer.Argument(help="A YAML file, or a shipped name.")],
     out: Annotated[
         Path,
         typer.Option(
@@ -33,6 +32,10 @@ def command(
             help="Folder of the dataset; a sweep in it goes on.",
         ),
     ],
+    scenario: Annotated[
+        str | None, typer.Argument(help="A YAML file, or a shipped name; with --serve its workload and node.")
+    ] = None,
+    serve: serve_flags.Serve = None,
     vary: Annotated[
         list[str] | None,
         typer.Option(
@@ -76,7 +79,6 @@ def command(
     from hisparse_sim.planning.axes import paired as paired_of
     from hisparse_sim.planning.point import make_points
     from hisparse_sim.planning.sweep import Sweep, run_sweep
-    from hisparse_sim.scenario.loader import load_scenario
 
     _check(seeds, jobs, backend, address)
     axes = [parse_axis(text) for text in vary or ()]
@@ -86,7 +88,7 @@ def command(
     choices = combined(grid, read_csv(csv) if csv is not None else [])
     if seeds > 1 and "seed" in choices[0]:
         raise InputError("seed is varied, too; give one of them", where="--seeds")
-    base = load_scenario(scenario, overrides=settings or ())
+    base = serve_flags.load_over(scenario, serve, settings or ())
     points = make_points(base, choices, seeds=seeds, kind="estimate" if estimate else "run")
     asked = Sweep(
         base,

@@ -78,3 +78,26 @@ def test_where_no_run_holds_the_nearest_are_shown_with_exit_code_1(
     said = capsys.readouterr().out
     assert "no combination that was simulated holds" in said
     assert "breaks ttft_p99<=1.5s" in said
+
+
+def test_a_command_is_planned_around(asked: str, capsys: pytest.CaptureFixture[str]) -> None:
+    served = "vllm serve zai-org/GLM-5.3-FP8 -tp 8 -ep --max-model-len auto --kv-cache-dtype fp8"
+    assert (
+        run(["plan", asked, "--serve", served, "--bisect", "0", "--vary", "engine.host_pool_gib=auto"]) == 0
+    )
+    assert "--kv-cache-dtype fp8" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--jobs", "0"], "--jobs: 0 is no number of processes"),
+        (["--trials", "0"], "--trials: 0 is no number of draws"),
+        (["--vary", "engine.mode=hisparse,fast"], "engine.mode"),
+    ],
+)
+def test_wrong_numbers_are_refused(
+    asked: str, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert run(["plan", asked, *words]) == 2
+    assert said in capsys.readouterr().err

@@ -76,3 +76,38 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path, capsys):
     (tmp_path / "out").write_text("a file")
     assert swept(tmp_path, "--vary", "workload.concurrency=1") == 2
     assert "results cannot be written here" in capsys.readouterr().err
+
+
+SERVED = "vllm serve zai-org/GLM-5.3-FP8 -tp 8 -ep --max-model-len auto --kv-cache-dtype fp8"
+
+
+def test_a_command_is_swept_over(tmp_path, capsys):
+    served = ["--serve", f"{SERVED} --max-num-seqs 77", "--vary", "engine.max_num_batched_tokens=4096,8192"]
+    assert swept(tmp_path, *served, "--estimate") == 0
+    assert "note: " in capsys.readouterr().err  # what the command leaves open
+    found = pd.read_parquet(tmp_path / "out")
+    assert list(found["mode"].unique()) == ["resident"]
+    assert found["requests"].max() <= 77
+
+
+def test_a_command_needs_no_scenario(tmp_path, capsys):
+    words = ["sweep", "--out", str(tmp_path / "out"), "--vary", "workload.concurrency=1,2", "--estimate"]
+    assert run([*words, "--serve", SERVED]) == 0
+    assert "no scenario given: workload and node of agentic-13turn-8xh200" in capsys.readouterr().err
+    assert run(words) == 2
+    assert "SCENARIO: missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--kv-transfer-config '{\"kv_connector\":\"HiSparseConnector\",\"kv_role\":\"kv_both\"}'",
+         "hisparse-needs-host-pool"),
+        ("--max-num-seqs 99999", "--serve: --max-num-seqs 99999"),
+        ("--no-such-flag 3", "--no-such-flag"),
+    ],
+)  # fmt: skip
+def test_a_command_that_would_not_start_is_refused_by_its_flag(tmp_path, capsys, flags, said):
+    assert swept(tmp_path, "--serve", f"{SERVED} {flags}", "--vary", "workload.concurrency=1,2") == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
