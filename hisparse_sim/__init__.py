@@ -73,11 +73,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    # Rooms of the package have some of these names, too; the functions come first, and only when asked for.
-    if name in __all__:
-        return getattr(import_module(f"hisparse_sim.{_HOMES.get(name, 'api')}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Hidden from type checkers, which would take every name, misspelt ones too, for one of this module's.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        # Rooms of the package have some of these names, too; the functions come first, when asked for.
+        if name in __all__:
+            return getattr(import_module(f"hisparse_sim.{_HOMES.get(name, 'api')}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -116,3 +117,14 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     assert "simulate" in dir(hs)
     with pytest.raises(AttributeError, match="no attribute 'magic'"):
         hs.magic  # noqa: B018
+
+
+def test_type_checkers_see_each_public_name_and_no_others() -> None:
+    tree = ast.parse(Path(hs.__file__).read_text(encoding="utf-8"))
+    # A ``__getattr__`` that they saw would make every misspelt name one of the module's.
+    assert not [
+        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "__getattr__"
+    ]
+    checked = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {alias.name for node in checked.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert seen | {"__version__"} == set(hs.__all__)

@@ -61,6 +61,7 @@ def events(run: RunPicture) -> Iterator[Event]:
     for number, part in enumerate(parts):
         process = _ENGINES[0] if not number else _ENGINES[1] + number
         which = f" {number}" if len(parts) > 1 else ""
+        which += " (prefill only)" if part.prefilling is not None else ""
         yield _name("process_name", process, 0, f"engine{which}: {run.summary.get('scenario', 'run')}")
         yield _name("thread_name", process, 1, "steps")
         for event in chain(_steps(part, len(parts)), _counters(part, len(parts))):

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PHASES = ("queue", "load", "prefill", "decode", "preempted")
+"""Where prefill is apart, ``prefill`` contains the wait for a decoding engine's memory, and ``load`` is KV
+that comes over the network."""
 
 
 class Spans(NamedTuple):
@@ -43,7 +45,9 @@ def phases(requests: pd.DataFrame, end_s: float) -> dict[str, Spans]:
         gone = np.asarray(requests["status"] == "failed", dtype=bool) & np.isnan(scheduled)
         arrival, load = np.where(gone, np.nan, arrival), np.where(gone, np.nan, load)
     loading = np.isfinite(load)
-    loaded = np.where(loading & np.isnan(loaded), np.fmin(scheduled, end_s), loaded)
+    # Prefill apart: KV is loaded after the prefill. From an offload tier it comes before.
+    apart = loading & (load > scheduled)
+    loaded = np.where(loading & ~apart & np.isnan(loaded), np.fmin(scheduled, end_s), loaded)
     found: dict[str, list[Spans]] = {name: [] for name in PHASES}
 
     def add(name: str, start: Floats, end: Floats) -> None:
@@ -51,10 +55,13 @@ def phases(requests: pd.DataFrame, end_s: float) -> dict[str, Spans]:
         there = np.flatnonzero(np.isfinite(start) & (end > start))
         found[name].append(Spans(there, start[there], end[there]))
 
-    add("queue", arrival, np.where(loading, load, scheduled))
+    before = loading & ~apart
+    first = np.where(np.isnan(token), finish, token)
+    add("queue", arrival, np.where(before, load, scheduled))
     add("load", load, loaded)
-    add("queue", np.where(loading, loaded, np.nan), scheduled)
-    add("prefill", scheduled, np.where(np.isnan(token), finish, token))
+    add("queue", np.where(before, loaded, np.nan), scheduled)
+    add("prefill", scheduled, np.where(apart, load, first))
+    add("prefill", np.where(apart, loaded, np.nan), first)
     add("decode", token, finish)
     joined = {name: _joined(parts) for name, parts in found.items()}
     if "preempted_s" in requests:

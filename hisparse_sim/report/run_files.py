@@ -34,7 +34,10 @@ STEP_COLUMNS = (
 
 def label_of(summary: dict[str, Any]) -> str:
     """Scenario and mode of a run, each on a line of its own."""
-    return "\n".join(str(summary[key]) for key in ("scenario", "mode") if key in summary) or "run"
+    lines = [str(summary[key]) for key in ("scenario", "mode") if key in summary]
+    if lines and summary.get("engine") == "sglang":
+        lines[-1] += " (SGLang)"
+    return "\n".join(lines) or "run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ class RunFolder:
 
     def requests(self) -> pd.DataFrame:
         """``requests.parquet``: a row a request. Raises InputError."""
-        text = ("request_id", "session", "status")
+        text = ("request_id", "session", "status", "replica")
         lists = ("preempted_s",)
         return self._frame("requests.parquet", REQUEST_COLUMNS, (*text, "load_start_s", "load_end_s", *lists))
 

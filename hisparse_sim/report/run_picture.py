@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hisparse_sim.report.run_files import RunFolder, label_of
 from hisparse_sim.report.series import Floats, TimeGrid
@@ -46,7 +47,7 @@ class RunPicture:
 
     def parts(self) -> list[RunPicture]:
         """One picture a replica, with its own steps; of a run of one replica, itself."""
-        if not self._several:
+        if not self.several:
             return [self]
         of = self.steps["replica"]
         return [replace(self, steps=self.steps[of == number]) for number in sorted(of.unique())]
@@ -54,12 +55,21 @@ class RunPicture:
     @property
     def decoding(self) -> RunPicture:
         """With the steps of those engines only that decode."""
-        if not self.summary.get("prefill"):
-            return self
-        return replace(self, steps=self.steps[self.steps["replica"] < self.replicas])
+        return replace(self, steps=self.steps[~self._prefills]) if self._prefills.any() else self
 
     @property
-    def _several(self) -> bool:
+    def prefilling(self) -> RunPicture | None:
+        """With the steps of those engines only that do nothing but prefill; none where there are none."""
+        return replace(self, steps=self.steps[self._prefills]) if self._prefills.any() else None
+
+    @property
+    def of_sglang(self) -> bool:
+        """SGLang's engine, whose pools hold other things."""
+        return self.summary.get("engine") == "sglang"
+
+    @property
+    def several(self) -> bool:
+        """Whether engines of this run have steps at the same time."""
         return "replica" in self.steps and len(self.steps) > 0 and bool(self.steps["replica"].max())
 
     @property
@@ -104,12 +114,29 @@ class RunPicture:
         The most that was ever free counts as all of it, when the summary does not say.
         """
         left = self.column(f"{pool}_free_blocks")
-        size = getattr(self, f"{pool}_blocks") or (left.max() if len(left) else 0)
-        return np.clip(1 - left / size, 0, 1) if size else None
+        sizes = self._sizes(pool, left)
+        if not sizes.any():
+            return None
+        return np.where(sizes > 0, np.clip(1 - left / np.maximum(sizes, 1), 0, 1), 0.0)
+
+    def _sizes(self, pool: str, left: Floats) -> Floats:
+        """Blocks of the pool of the engine of each row; engines that only prefill have no host pool."""
+        most = left[~self._prefills].max(initial=0)
+        sizes = np.full(len(left), getattr(self, f"{pool}_blocks") or most, dtype=np.float64)
+        theirs = int((self.summary.get("prefill") or {}).get("num_gpu_blocks") or 1) - 1
+        return np.where(self._prefills, theirs if pool == "gpu" else 0, sizes)
+
+    @property
+    def _prefills(self) -> npt.NDArray[np.bool_]:
+        """Rows of the steps of engines that only prefill: they are numbered last."""
+        if not self.summary.get("prefill") or "replica" not in self.steps:
+            return np.zeros(len(self.steps), dtype=bool)
+        return np.asarray(self.steps["replica"] >= self.replicas, dtype=bool)
 
     def gpu_tiers(self) -> dict[str, Floats]:
-        """Share of the GPU pool that each of ``TIERS`` holds, in each row of the steps.
+        """Share of the GPU pool that each of ``TIERS`` holds, in each row of the steps of decoding engines.
 
+        SGLang's indexer keys lie outside its pool, and ``resident`` are prompts that are being prefilled.
         Under HiSparse an indexer block goes with each page of a running request; pages that several
         requests share count for each of them here, up to what is in use. ``resident, idle`` are copies
         of running requests' pages that nobody holds: they are used until their blocks are taken.
@@ -120,6 +147,9 @@ class RunPicture:
         pages = self.column("resident_pages") + self.column("host_only_pages")
         if not pages.any() or not self.gpu_blocks:
             return {"resident": used}
+        if self.of_sglang:
+            buffers = np.minimum(self.column("hot_blocks") / self.gpu_blocks, used)
+            return {"hot buffers": buffers, "resident": used - buffers}
         indexer = np.minimum(pages / self.gpu_blocks, used)
         if "hot_blocks" not in self.steps:
             return {"indexer": indexer, "resident, hot": used - indexer}
@@ -145,7 +175,8 @@ class RunPicture:
         if gpu.any() or host.any():
             return {"on the GPU": size * gpu, "host only": size * host}
         used = self.used_share("gpu")
-        return {} if used is None else {"on the GPU": size * self.gpu_blocks * used}
+        blocks = self._sizes("gpu", self.column("gpu_free_blocks"))
+        return {} if used is None else {"on the GPU": size * blocks * used}
 
     # -- over time ------------------------------------------------------------------------------
 
@@ -155,14 +186,14 @@ class RunPicture:
         Of several replicas their sum, or, of a ``share`` of what each has, the mean of those that decode.
         """
         start_s, end_s = self.column("start_s"), self.column("end_s")
-        if not self._several:
+        if not self.several:
             return grid.mean(start_s, end_s, values, hold=hold)
-        of, decoding = np.asarray(self.steps["replica"]), self.replicas
+        decodes, several = ~self._prefills, self.replicas
         total = np.zeros(len(grid.edges_s) - 1)
-        for number in range(decoding) if share else np.unique(of):
-            mine = of == number
-            total += grid.mean(start_s[mine], end_s[mine], values[mine], hold=hold)
-        return total / decoding if share else total
+        for mine in self._each():
+            if not share or decodes[mine].any():
+                total += grid.mean(start_s[mine], end_s[mine], values[mine], hold=hold)
+        return total / several if share else total
 
     @property
     def replicas(self) -> int:
@@ -176,7 +207,7 @@ class RunPicture:
     def waiting(self, grid: TimeGrid) -> Floats:
         """Waiting requests, loading ones included; between steps, those that came and never ran."""
         during = self.mean(grid, self.column("waiting"), hold=False)
-        if self._several:
+        if self.several:
             return during
         start_s, end_s = self.column("start_s"), self.column("end_s")
         gap = start_s[1:] - end_s[:-1] > 0
@@ -210,8 +241,29 @@ class RunPicture:
         return self._rate(grid, f"{direction}_bytes") / GB / self.replicas
 
     def _rate(self, grid: TimeGrid, column: str) -> Floats:
-        parts = [(p.column("start_s"), p.column("end_s"), p.column(column)) for p in self.parts()]
-        return np.asarray(sum(grid.rate_per_s(*part) for part in parts), dtype=np.float64)
+        return self.rate_per_s(grid, self.column(column))
+
+    def rate_per_s(self, grid: TimeGrid, amount: Floats) -> Floats:
+        """``amount`` of each row of the steps, a second, of all engines together."""
+        start_s, end_s = self.column("start_s"), self.column("end_s")
+        total = np.zeros(len(grid.edges_s) - 1)
+        for mine in self._each():
+            total += grid.rate_per_s(start_s[mine], end_s[mine], amount[mine])
+        return total
+
+    def extremes(self, grid: TimeGrid, values: Floats) -> tuple[Floats, Floats]:
+        """Least and most of ``values`` of any engine in each interval; NaN where none has a step."""
+        start_s, end_s = self.column("start_s"), self.column("end_s")
+        found = [grid.extremes(start_s[mine], end_s[mine], values[mine]) for mine in self._each()]
+        least, most = zip(*found, strict=True)
+        return np.fmin.reduce(least), np.fmax.reduce(most)
+
+    def _each(self) -> list[npt.NDArray[np.bool_]]:
+        """Rows of the steps of each engine: of several together they are in no order of time."""
+        if not self.several:
+            return [np.ones(len(self.steps), dtype=bool)]
+        of = np.asarray(self.steps["replica"])
+        return [of == number for number in np.unique(of)]
 
 
 def _defined(run: RunPicture, column: str) -> np.ndarray[Any, np.dtype[np.bool_]]:

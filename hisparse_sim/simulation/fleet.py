@@ -121,15 +121,19 @@ class Fleet:
         )
 
     def recorder(self, end_s: float) -> Recorder:
-        """Totals of all engines until ``end_s``; seconds of waiting and of busy GPUs are means of them."""
+        """Totals of all engines until ``end_s``; seconds of busy GPUs are means of them.
+
+        Seconds of waiting are, too: of those that only prefill and of the others, and added.
+        """
         recorders = [engine.recorder for engine in self.engines]
         if len(recorders) == 1:
             return recorders[0]
         short: dict[str, float] = {}
         gaps: dict[int, int] = {}
-        for recorder in recorders:
+        for number, recorder in enumerate(recorders):
+            alike = self.decoding if number < self.decoding else len(recorders) - self.decoding
             for what, seconds in recorder.waited(end_s).items():
-                short[what] = short.get(what, 0.0) + seconds / len(recorders)
+                short[what] = short.get(what, 0.0) + seconds / alike
             for gap, count in recorder.gaps.items():
                 gaps[gap] = gaps.get(gap, 0) + count
 

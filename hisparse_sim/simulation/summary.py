@@ -10,6 +10,7 @@ key                         unit    definition
 =========================== ======= =====================================================================
 schema, version                     of this file; of the package
 scenario, mode, seed                what was run
+engine                              ``vllm`` or ``sglang``
 calibration(_sha256)                profile that priced the steps, and its hash
 locality(_sha256), locality_source  how selected rows repeat: a locality file, its hash and what it was
                                     fitted to (or a fixed share of misses); null outside HiSparse
@@ -60,7 +61,8 @@ verdict                             infeasible: a request failed; overloaded: op
                                     1/2; stable
 limit                               what kept requests waiting or, if they rarely waited, what time went to
 waiting_for_s               s       time during which requests waited, by what the first one lacked, in the
-                                    mean of the replicas
+                                    mean of the replicas; where some only prefill, in the mean of these
+                                    and of the others, added
 step_time_s                 s       engine steps by part of their cost; ``link``: stalls
 engine_steps                        steps that ran on the GPU
 sim_time_s                  s       the run
@@ -164,6 +166,8 @@ def summarise(
     waiting = samples(queue, end_s, column=2)
     waiting_share = float((waiting > 0).mean()) if len(waiting) else None
     waited_s = recorder.waited(end_s)
+    if scenario.engine.kind == "sglang":
+        waited_s = {_OF_SGLANG.get(what, what): seconds for what, seconds in waited_s.items()}
     lookups = recorder.cost.lookups_rows
     copy = scenario.node.host_link
     nodes = _nodes(scenario) + (_nodes(scenario.prefilling) if scenario.prefilling else 0)
@@ -172,6 +176,7 @@ def summarise(
         "version": __version__,
         "scenario": scenario.name,
         "mode": scenario.engine.mode,
+        "engine": scenario.engine.kind,
         "seed": scenario.seed,
         "calibration": replica.profile.id,
         "calibration_sha256": replica.profile.hash,
@@ -330,9 +335,11 @@ _WORDS = {
     "GPU blocks": "GPU memory for KV",
     "host blocks": "host pool",
     "max_num_batched_tokens": "prefill: max_num_batched_tokens a step",
-    "max_num_seqs": "max_num_seqs",
-    "loads": "loads from the offload tier",
+    "chunked_prefill_size": "prefill: chunked_prefill_size a step",
+    "loads": "loads of KV from the offload tier or from prefill",
 }
+_OF_SGLANG = {"max_num_batched_tokens": "chunked_prefill_size", "max_num_seqs": "max_running_requests"}
+"""SGLang's names of what a request may lack."""
 
 
 def _limit(recorder: Recorder, short: dict[str, float], failed: int, span_s: float) -> str:

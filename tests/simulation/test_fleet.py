@@ -86,6 +86,17 @@ def test_steps_of_replicas_with_experts_are_outside_by_the_tokens_of_all():
     assert eight["steps"] == 8
 
 
+def test_time_of_waiting_for_prefill_does_not_hang_on_how_many_engines_decode():
+    at_once = STREAM | {"concurrency": 8, "requests": 8, "output_tokens": 4}
+
+    def waited(decoding: int) -> float:
+        cluster = {"instances": decoding, "prefill": {"instances": 1}}
+        return run(at_once, RESIDENT, cluster=cluster).summary["waiting_for_s"]["max_num_batched_tokens"]
+
+    assert waited(1) > 0
+    assert waited(3) == pytest.approx(waited(1))
+
+
 def test_a_decode_waits_for_the_prefill_of_another_replica():
     two = {"kind": "open", "arrivals": {"kind": "even", "rate_per_s": 0.5}, "requests": 2,
            "prompt_tokens": 15_000, "output_tokens": 900}  # fmt: skip

@@ -161,7 +161,8 @@ def limits(summaries: Sequence[Summary], labels: Sequence[str]) -> str:
                 "What the first waiting request lacked, of the whole time",
                 waits,
                 lacks,
-                span,
+                # Requests may wait for prefill and for decode at once.
+                max(span, sum(waits.values())),
                 rest="nobody waited",
             )
         html += _endings(summary) + "</section>"
@@ -289,9 +290,9 @@ _GROUP: tuple[tuple[str, Callable[[Summary], float | None]], ...] = (
 
 
 def groups(summaries: Sequence[Summary], labels: Sequence[str]) -> str:
-    """Figures by tenant and by priority; empty where no run has several."""
+    """Figures by tenant, by priority and by replica; empty where no run has several."""
     html = ""
-    for name in ("tenant", "priority"):
+    for name in ("tenant", "priority", "replica"):
         rows: list[list[Cell | str]] = []
         for summary, label in zip(summaries, labels, strict=True):
             for group, found in list((summary.get(f"by_{name}") or {}).items())[:_MOST_GROUPS]:
@@ -314,17 +315,21 @@ _REQUEST: tuple[tuple[str, str, float], ...] = (
 def slowest(runs: Sequence[RunPicture], labels: Sequence[str]) -> str:
     """The requests that took longest end to end, those of each run apart."""
     rows: list[list[Cell | str]] = []
+    several = any(run.replicas > 1 for run in runs)
     for run, label in zip(runs, labels, strict=True):
         frame = run.requests.nlargest(SLOWEST, "e2e_s")
         for record in frame.to_dict("records"):
             head: list[Cell | str] = [str(record.get("request_id", ""))]
             if len(runs) > 1:
                 head.append(label)
+            if several:
+                head.append(_num(record.get("replica")))
             cells = [_num(float(record[column]) * scale) for column, _, scale in _REQUEST]
             rows.append([*head, *cells, str(record.get("status") or NOTHING)])
     if not rows:
         return "<p>No request was completed.</p>"
-    heads = ["request", *(["run"] if len(runs) > 1 else []), *(title for _, title, _ in _REQUEST), "status"]
+    more = [*(["run"] if len(runs) > 1 else []), *(["replica"] if several else [])]
+    heads = ["request", *more, *(title for _, title, _ in _REQUEST), "status"]
     return table(f"The {SLOWEST} requests of each run that took longest", heads, rows, name="slowest")
 
 

@@ -52,24 +52,26 @@ class Panel:
     together: bool = True
 
 
-def _held(column: str, *, hold: bool = False) -> Callable[[RunPicture, TimeGrid], Any]:
-    """Of a column of the steps, with its band."""
-
-    def curve(run: RunPicture, grid: TimeGrid) -> tuple[Floats, Floats, Floats]:
-        return _with_band(run, grid, run.column(column), run.mean(grid, run.column(column), hold=hold))
-
-    return curve
+def _running(run: RunPicture, grid: TimeGrid) -> tuple[Floats, Floats | None, Floats | None]:
+    return _summed(run, grid, run.column("running"), run.running(grid))
 
 
 def _with_band(
     run: RunPicture, grid: TimeGrid, values: Floats, mean: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    least, most = grid.extremes(run.column("start_s"), run.column("end_s"), values)
+    least, most = run.extremes(grid, values)
     return mean, np.fmin(least, mean), np.fmax(most, mean)
 
 
-def _waiting(run: RunPicture, grid: TimeGrid) -> tuple[Floats, Floats, Floats]:
-    return _with_band(run, grid, run.column("waiting"), run.waiting(grid))
+def _summed(
+    run: RunPicture, grid: TimeGrid, values: Floats, mean: Floats
+) -> tuple[Floats, Floats | None, Floats | None]:
+    """A sum over engines has no band: what is least and most of each does not say what is of the sum."""
+    return (mean, None, None) if run.several else _with_band(run, grid, values, mean)
+
+
+def _waiting(run: RunPicture, grid: TimeGrid) -> tuple[Floats, Floats | None, Floats | None]:
+    return _summed(run, grid, run.column("waiting"), run.waiting(grid))
 
 
 def _alone(values: Callable[[RunPicture, TimeGrid], Floats | None]) -> Callable[[RunPicture, TimeGrid], Any]:
@@ -82,36 +84,57 @@ def _alone(values: Callable[[RunPicture, TimeGrid], Floats | None]) -> Callable[
 
 def _used(pool: str) -> Callable[[RunPicture, TimeGrid], Any]:
     def curve(run: RunPicture, grid: TimeGrid) -> tuple[Floats, Floats, Floats] | None:
+        run = run.decoding
         share = run.used_share(pool)
-        return (
-            None
-            if share is None
-            else _with_band(run, grid, 100 * share, run.mean(grid, 100 * share, hold=True))
-        )
+        if share is None:
+            return None
+        return _with_band(run, grid, 100 * share, run.mean(grid, 100 * share, hold=True, share=True))
 
     return curve
 
 
-def _layer(layers: str, name: str, *, scale: float, hold: bool) -> Callable[[RunPicture, TimeGrid], Any]:
-    """A layer of what the method ``layers`` of a run gives."""
+def _prefilling(
+    curve: Callable[[RunPicture, TimeGrid], Any],
+) -> Callable[[RunPicture, TimeGrid], Any]:
+    """The same of the engines that only prefill; none where there are none."""
+
+    def theirs(run: RunPicture, grid: TimeGrid) -> Any:
+        return None if run.prefilling is None else curve(run.prefilling, grid)
+
+    return theirs
+
+
+def _used_by_prefill(run: RunPicture, grid: TimeGrid) -> tuple[Floats, Floats, Floats] | None:
+    share = run.used_share("gpu")
+    if share is None:
+        return None
+    engines = len(run.parts())
+    return _with_band(run, grid, 100 * share, run.mean(grid, 100 * share, hold=True) / engines)
+
+
+def _layer(layers: str, name: str, *, share: bool) -> Callable[[RunPicture, TimeGrid], Any]:
+    """A layer of what the method ``layers`` of a run gives; a ``share`` holds between steps, too."""
 
     def values(run: RunPicture, grid: TimeGrid) -> Floats | None:
         found = getattr(run, layers)()
-        return scale * run.mean(grid, found[name], hold=hold) if name in found else None
+        if name not in found:
+            return None
+        return (100 if share else 1) * run.mean(grid, found[name], hold=share, share=share)
 
     return _alone(values)
 
 
 def _step_time(run: RunPicture, grid: TimeGrid) -> tuple[Floats, Floats, Floats]:
     """Milliseconds a step: of an interval those of all steps in it over their number; NaN without any."""
+    run = run.decoding if run.decoding.steps.size else run
     start, end = run.column("start_s"), run.column("end_s")
     steps = run.column("steps") if "steps" in run.steps else np.ones(len(start))
-    often = grid.rate_per_s(start, end, steps)
-    busy = grid.rate_per_s(start, end, end - start)
+    often = run.rate_per_s(grid, steps)
+    busy = run.rate_per_s(grid, end - start)
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = np.where(often > 1e-9, 1e3 * busy / often, np.nan)
         each = 1e3 * (end - start) / steps
-    least, most = grid.extremes(start, end, each)
+    least, most = run.extremes(grid, each)
     return mean, np.fmin(least, mean), np.fmax(most, mean)
 
 
@@ -120,24 +143,36 @@ def _tokens(column: str) -> Callable[[RunPicture, TimeGrid], Any]:
 
     def values(run: RunPicture, grid: TimeGrid) -> Floats:
         amount = run.column(column) * (run.column("steps") if column == "decodes" else 1)
-        return grid.rate_per_s(run.column("start_s"), run.column("end_s"), amount)
+        return run.rate_per_s(grid, amount)
 
     return _alone(values)
 
 
 _TIER_COLOURS = dict(zip(TIERS, (5, 2, 1, 4, 6), strict=True))
 PANELS = (
-    Panel("Requests", "", (Quantity("running", 1, _held("running")), Quantity("waiting", 5, _waiting))),
+    Panel("Requests", "", (Quantity("running", 1, _running), Quantity("waiting", 5, _waiting))),
     Panel("Preemptions so far", "", (Quantity("preemptions", 2, _alone(RunPicture.preemptions_so_far)),)),
-    Panel("Step time", "ms", (Quantity("step time", 1, _step_time),)),
-    Panel("GPU pool in use", "% of blocks", (Quantity("in use", 1, _used("gpu")),), top=100),
+    Panel(
+        "Step time",
+        "ms",
+        (
+            Quantity("step time", 1, _step_time),
+            Quantity("of engines that only prefill", 4, _prefilling(_step_time)),
+        ),
+    ),
+    Panel(
+        "GPU pool in use",
+        "% of blocks",
+        (
+            Quantity("in use", 1, _used("gpu")),
+            Quantity("of engines that only prefill", 4, _prefilling(_used_by_prefill)),
+        ),
+        top=100,
+    ),
     Panel(
         "What the GPU pool holds",
         "% of blocks",
-        tuple(
-            Quantity(name, _TIER_COLOURS[name], _layer("gpu_tiers", name, scale=100, hold=True))
-            for name in TIERS
-        ),
+        tuple(Quantity(name, _TIER_COLOURS[name], _layer("gpu_tiers", name, share=True)) for name in TIERS),
         stacked=True,
         top=100,
         together=False,
@@ -146,8 +181,8 @@ PANELS = (
         "KV of the running",
         "tokens",
         (
-            Quantity("on the GPU", 1, _layer("kv_tokens", "on the GPU", scale=1, hold=False)),
-            Quantity("host only", 6, _layer("kv_tokens", "host only", scale=1, hold=False)),
+            Quantity("on the GPU", 1, _layer("kv_tokens", "on the GPU", share=False)),
+            Quantity("host only", 6, _layer("kv_tokens", "host only", share=False)),
         ),
         stacked=True,
         together=False,

@@ -25,6 +25,10 @@ _HOST = (
     ("offload", "KV offload", "kv_offload_gib"),
 )
 """Mode, name and field of what lies in host memory."""
+_SGLANG = ("mem_fraction_static", "max_running_requests", "chunked_prefill_size", "device_buffer_size",
+           "host_to_device_ratio")  # fmt: skip
+"""Fields that decide what fits, of ``engine.kind: sglang``."""
+_PREFILL = "scenario.cluster.prefill.engine."
 _MOST_CELL = 60
 GIB = 2**30
 
@@ -55,7 +59,9 @@ def question(asked: Sequence[Asked], summaries: Sequence[Mapping[str, Any]], lab
     known = [a for a in asked if a]
     sentences = list(dict.fromkeys(_description(a) for a in known if _description(a)))
     modes = list(dict.fromkeys(str(s.get("mode")) for s in summaries if s.get("mode")))
-    words = [f"{mode} ({_MODES[mode]})" if mode in _MODES else mode for mode in modes]
+    sglang = any(s.get("engine") == "sglang" for s in summaries)
+    known_as = _MODES | ({"hisparse": "SGLang's HiSparse"} if sglang else {})
+    words = [f"{mode} ({known_as[mode]})" if mode in known_as else mode for mode in modes]
     ways = f"KV cache: {'; '.join(words)}." if words else ""
     asks = "How many run at once, how fast is each served, and what limits it?"
     lead = [*(f"{s[:1].upper()}{s[1:].rstrip('.')}." for s in sentences[:4]), ways]
@@ -76,7 +82,7 @@ def question(asked: Sequence[Asked], summaries: Sequence[Mapping[str, Any]], lab
 
 def differing(asked: Sequence[Asked]) -> list[list[str]]:
     """Fields whose values are not the same in all scenarios: path and value in each."""
-    flat = [_flat(a) for a in asked]
+    flat = [_without_repeats(_flat(a)) for a in asked]
     paths = list(dict.fromkeys(path for fields in flat for path in fields))
     rows = []
     for path in paths:
@@ -84,6 +90,16 @@ def differing(asked: Sequence[Asked]) -> list[list[str]]:
         if len(set(values)) > 1:
             rows.append([path.removeprefix("scenario."), *values])
     return rows
+
+
+def _without_repeats(fields: dict[str, str]) -> dict[str, str]:
+    """Without fields of the engines that prefill that are as in those that decode: there are many."""
+    return {
+        path: value
+        for path, value in fields.items()
+        if not path.startswith(_PREFILL)
+        or fields.get(f"scenario.engine.{path.removeprefix(_PREFILL)}") != value
+    }
 
 
 def _flat(value: Any, path: str = "") -> dict[str, str]:
@@ -126,13 +142,16 @@ def _facts(asked: Asked, modes: Sequence[str]) -> dict[str, str]:
         f"DP {dp}" if dp and dp != 1 else "",
         "EP" if of("engine", "ep") else "",
     ]
-    version = of("engine", "version")
-    found["engine"] = ", ".join(filter(None, [f"vLLM {version}" if version else "", *ways])) or None
+    version, sglang = of("engine", "version"), of("engine", "kind") == "sglang"
+    name = "SGLang" if sglang else f"vLLM {version}" if version else ""
+    found["engine"] = ", ".join(filter(None, [name, *ways])) or None
+    found["cluster"] = _cluster(asked) or None
     sizes = [
         ("KV dtype", of("engine", "kv_cache_dtype")),
         ("max_num_seqs", of("engine", "max_num_seqs")),
         ("max_num_batched_tokens", of("engine", "max_num_batched_tokens")),
         ("GPU memory used", of("engine", "gpu_memory_utilization")),
+        *((name, of("engine", name)) for name in _SGLANG if sglang),
     ]
     found["limits"] = ", ".join(f"{k} {v:,}" if _is(v) else f"{k} {v}" for k, v in sizes if v) or None
     room = [(name, of("engine", field)) for mode, name, field in _HOST if mode in modes]
@@ -148,6 +167,24 @@ def _facts(asked: Asked, modes: Sequence[str]) -> dict[str, str]:
     found["step times"] = f"profile {asked['calibration']}" if asked.get("calibration") else None
     found["seed"] = None if asked.get("seed") is None else str(asked["seed"])
     return {k: str(v) for k, v in found.items() if v}
+
+
+def _cluster(asked: Asked) -> str:
+    """How many instances, and who sends what where; empty of one alone."""
+
+    def of(*keys: str) -> Any:
+        return _part(asked, "cluster", *keys)
+
+    count, prefill = of("instances"), of("prefill", "instances")
+    if not _is(count) or (count == 1 and not prefill):
+        return ""
+    apart = (
+        f"{prefill} only prefill (KV lands on the {str(of('prefill', 'lands')).replace('gpu', 'GPU')})"
+        if prefill
+        else ""
+    )
+    many = f"{count} {'decode' if prefill else 'instances'}"
+    return ", ".join(filter(None, [many, apart, f"router {of('router')}" if of("router") else ""]))
 
 
 def _some(count: Any, of_what: str) -> str:
