@@ -343,7 +343,9 @@ class Search:
             what = Counter(self.screen.refused).most_common(1)[0]
             return f"no choice is left: none of {total:,} would start; {what[1]:,} for this reason: {what[0]}"
         if not found:
-            return f"no count of machines {list(self.space.nodes)} is a multiple of what a replica spans"
+            spans = ", ".join(f"{n:,}" for n in sorted({each.span for each in sized}))
+            counts = ", ".join(f"{n:,}" for n in self.space.nodes)
+            return f"what is started takes {spans} machines, and nodes {counts} has no multiple of that"
         breaks = Counter(goal.text for each in found for goal in each.broken)
         alone = [text for text, count in breaks.items() if count == len(found)]
         parts = [f"{text} rules out {count:,}" for text, count in breaks.most_common(3)]

@@ -86,6 +86,12 @@ def test_a_space_of_which_nothing_starts_says_why() -> None:
         answer(scenario(plan={}), ["ttft_p50<=1s"], ["engine.max_model_len=4096,8192"])
 
 
+def test_counts_that_no_replica_divides_are_named() -> None:
+    base = scenario(plan={}, cluster={"instances": 2})
+    with pytest.raises(Infeasible, match=r"takes 2 machines, and nodes 1, 3 has no multiple of that"):
+        answer(base, ["ttft_p99<=60s"], ["nodes=1,3"])
+
+
 def test_data_parallel_choices_are_simulated() -> None:
     found = answer(scenario(plan={}), ["ttft_p99<=60s"], ["engine.tp=4", "engine.dp=1,2"])
     assert found.best is not None and found.best.simulated is not None
