@@ -29,6 +29,7 @@ from hisparse_sim.validation.measured.corrected import settings_of
 from hisparse_sim.validation.measured.engine_log import read_engine_log
 from hisparse_sim.validation.measured.metrics import read_metrics
 from hisparse_sim.validation.measured.rows import Row, apart, largest
+from hisparse_sim.validation.measured.simulated import figures
 from hisparse_sim.validation.measured.workload import rebuilt
 
 ENGINE: dict[str, Any] = {"mode": "resident", "tp": 1, "max_model_len": 8192, "max_num_batched_tokens": 2048}
@@ -179,13 +180,33 @@ def test_flags_that_make_no_sense_are_refused(
     assert words in capsys.readouterr().err
 
 
+def test_the_replicas_that_a_log_tells_of_are_simulated(files: dict[str, Path], tmp_path: Path) -> None:
+    log = tmp_path / "vllm.log"
+    log.write_text(files["log"].read_text(encoding="utf-8") + "INFO config: data_parallel_size=2\n")
+    corrected = tmp_path / "right.yaml"
+    found = hs.measured(files["scenario"], bench=files["bench"], log=log, corrected=corrected)
+    assert found.found.settings["engine.dp"] == 2
+    rows = found.table.set_index("metric")
+    # Half of the clients each, with a pool as large as the one that both shared.
+    assert rows.loc["ttft_s_mean", "corrected"] < 0.5 * rows.loc["ttft_s_mean", "measured"]
+    right = hs.simulate(corrected)
+    assert right.summary["replicas"] == 2
+    assert rows.loc["output_tokens_per_s", "corrected"] == pytest.approx(right.summary["output_tokens_per_s"])
+
+
+def test_the_most_that_runs_is_counted_over_all_replicas() -> None:
+    two = simulate(scenario({"dp": 2}))
+    assert figures(two)["running_max"] == 24
+    assert figures(small_run())["running_max"] == small_run().steps["running"].max()
+
+
 def test_what_the_simulator_refuses_is_named_and_what_was_measured_is_shown(
     files: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     argv = ["validate", "measured", "--scenario", str(files["scenario"]), "--bench", str(files["bench"])]
-    assert run([*argv, "--set", "engine.dp=2"]) == 2
+    assert run([*argv, "--set", "engine.gpu_memory_utilization=0.01"]) == 2
     out, err = capsys.readouterr()
-    assert "ttft_s_mean" in out and "engine.dp: 2 replicas" in err
+    assert "ttft_s_mean" in out and "not simulated: mine" in err
 
 
 def test_an_unwritable_place_is_named(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -332,6 +353,19 @@ def test_the_largest_error_is_that_of_the_largest_ratio() -> None:
         ([("ttft_s_mean", 60.0, 10.0), ("tpot_s_mean", 0.03, 0.01)], "the engine's speed"),
         ([("tpot_s_mean", 0.1, 0.03), ("running_mean", 30, 10)], "another number of requests at a time"),
         ([("tpot_s_mean", 0.1, 0.03), ("running_mean", 30, 30)], "the price of steps (profile p)"),
+        ([("ttft_s_p50", 14.5, 9.4), ("tpot_s_p50", 0.0346, 0.0349)], "prefill, not decode"),
+        (
+            [("total_tokens_per_s", 4640, 5570), ("ttft_s_mean", 13.4, 11.0), ("tpot_s_mean", 0.035, 0.036)],
+            "prefill, not decode",
+        ),
+        (
+            [("output_tokens_per_s", 500, 900), ("ttft_s_mean", 13.4, 13.0), ("tpot_s_mean", 0.04, 0.02)],
+            "decode, not prefill",
+        ),
+        (
+            [("ttft_s_p50", 60, 0.1), ("tpot_s_p50", 0.03, 0.03), ("gpu_kv_usage_max", 1.0, 0.2)],
+            "KV memory was full (100%)",
+        ),
     ],
 )
 def test_the_cause_is_the_first_other_figure_that_would_bring_it_about(

@@ -17,6 +17,10 @@ _OFF = 0.1
 _FULL = 0.95
 _WAITS = ("queue_s", "ttft_s", "e2e_s", "waiting", "in_flight")
 _SPEEDS = ("tpot_s", "itl_s", "per_s")
+_FIRST, _TOKEN = ("ttft_s_p50", "ttft_s_mean"), ("tpot_s_p50", "tpot_s_mean")
+_BATCH = ("running_mean", "in_flight_max")
+_Figures = Mapping[str, tuple[float, float | None]]
+"""Measured and simulated, by metric."""
 
 
 def likely_cause(
@@ -51,10 +55,12 @@ def _by_other_figures(
     worst: Row, rows: Sequence[Row], summary: Mapping[str, Any], *, set_right: bool
 ) -> str | None:
     off: dict[str, tuple[float, float | None]] = {}
+    right: dict[str, tuple[float, float | None]] = {}
     for row in rows:
         value = row.corrected if set_right and row.corrected is not None else row.simulated
-        if apart(row.metric, row.measured, value) > _OFF:
-            off.setdefault(row.metric, (row.measured, value))
+        found = off if apart(row.metric, row.measured, value) > _OFF else right
+        if value is not None:
+            found.setdefault(row.metric, (row.measured, value))
 
     def named(*metrics: str) -> str | None:
         return next((m for m in metrics if m in off), None)
@@ -65,6 +71,7 @@ def _by_other_figures(
         return f"drafts are accepted otherwise; engine.mtp_acceptance sets it ({_pair(off[accepted])})"
     if hot := named("hot_hit_rate"):
         return f"selected rows repeat otherwise; locality sets it ({hot}: {_pair(off[hot])})"
+    wrong = dict(off)
     off.pop(worst.metric, None)  # what follows is what brings it about
     waits = any(mark in worst.metric for mark in _WAITS)
     full = off.get("gpu_kv_usage_max")
@@ -73,29 +80,64 @@ def _by_other_figures(
             f"KV memory was full ({full[0]:.0%}) and is not when simulated ({full[1] or 0:.0%}): the "
             "engine's pool is smaller; its log says how small (--log), or set engine.kv_tokens"
         )
+    if one := _one_of_both(worst, wrong, right, summary):
+        return one
     if waits and (speed := named("tpot_s_mean", "itl_s_mean", "output_tokens_per_s")):
         return (
             f"the engine's speed, which makes requests wait ({speed}: {_pair(off[speed])}); "
             f"{_by_prices(summary)}"
         )
-    if any(mark in worst.metric for mark in _SPEEDS) and (batch := named("running_mean", "in_flight_max")):
+    if any(mark in worst.metric for mark in _SPEEDS) and (batch := named(*_BATCH)):
         return f"another number of requests at a time ({batch}: {_pair(off[batch])})"
     if usage := named("gpu_kv_usage_max", "gpu_kv_usage_mean", "preemptions"):
         return f"KV memory is filled otherwise ({usage}: {_pair(off[usage])})"
     return None
 
 
+def _one_of_both(worst: Row, off: _Figures, right: _Figures, summary: Mapping[str, Any]) -> str | None:
+    """Prefill or decode, where the first token is as measured and the others are not, or the other way round.
+
+    Nothing else that was measured tells them apart: throughput and E2E hang on both.
+    """
+    if not any(mark in worst.metric for mark in (*_WAITS, *_SPEEDS)):
+        return None
+    first, token = _first_of(_FIRST, off), _first_of(_TOKEN, right)
+    if first and token and not any(name in off for name in _TOKEN):
+        prices = "" if _far(summary) is None else f"; {_by_prices(summary)}"
+        return (
+            f"prefill, not decode: the first token is off ({first}: {_pair(off[first])}), the others are not "
+            f"({token}: {_pair(right[token])}): what a prefill costs, when prompts arrive, or what the "
+            f"server does before the engine{prices}"
+        )
+    first, token = _first_of(_FIRST, right), _first_of(_TOKEN, off)
+    if first and token and not any(name in off for name in (*_FIRST, *_BATCH)):
+        return (
+            f"decode, not prefill: tokens are off ({token}: {_pair(off[token])}), the first one is not "
+            f"({first}: {_pair(right[first])}); {_by_prices(summary)}"
+        )
+    return None
+
+
+def _first_of(names: Sequence[str], among: _Figures) -> str | None:
+    return next((name for name in names if name in among), None)
+
+
 def _by_prices(summary: Mapping[str, Any]) -> str:
+    return _far(summary) or (
+        f"the price of steps (profile {summary.get('calibration')}): another GPU, other kernels, or the "
+        "host's time between steps"
+    )
+
+
+def _far(summary: Mapping[str, Any]) -> str | None:
+    """In words, if many steps were priced by extrapolation."""
     outside = summary.get("out_of_domain") or {}
     steps, of = outside.get("steps", 0), summary.get("engine_steps", 0)
     if of and steps > of / 10:
         far = ", ".join(f["variable"] for f in outside.get("furthest", [])[:2])
         profile = summary.get("calibration")
         return f"steps priced beyond what profile {profile} was fitted to ({steps} of {of}; {far})"
-    return (
-        f"the price of steps (profile {summary.get('calibration')}): another GPU, other kernels, or the "
-        "host's time between steps"
-    )
+    return None
 
 
 def _pair(values: tuple[float, float | None]) -> str:

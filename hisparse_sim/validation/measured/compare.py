@@ -88,9 +88,7 @@ def measure(
         found.settings = settings_of(found.contradictions)
         theirs: dict[str, float] = {}
         if found.settings:
-            # A run is of one replica, whatever a deployment has.
-            one = {path: value for path, value in found.settings.items() if path != "engine.dp"}
-            right = _attempt(found, lambda: set_right(asked, one), "the scenario set right")
+            right = _attempt(found, lambda: set_right(asked, found.settings), "the scenario set right")
             if right is not None:
                 theirs, _ = _simulated(right, found, progress)
         found.rows = rows_of(found.evidence, ours, theirs)

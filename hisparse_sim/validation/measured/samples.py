@@ -36,7 +36,9 @@ def add_samples(evidence: Evidence, samples: Sequence[Sample]) -> None:
     engines = list(dict.fromkeys(s.engine for s in samples))
     each = [_figures([s for s in samples if s.engine == engine]) for engine in engines]
     if len(engines) > 1:
-        evidence.notes.append(f"{len(engines)} engines: counts and rates are summed; a run is of one replica")
+        evidence.notes.append(
+            f"{len(engines)} engines: counts and rates are summed, as of the replicas of a run"
+        )
     for name in dict.fromkeys(name for found in each for name in found):
         values = [found[name] for found in each if name in found]
         total = sum(values)

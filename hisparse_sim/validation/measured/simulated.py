@@ -8,7 +8,7 @@ requests_per_s              1/s     completed requests over it
 prompt_tokens, output_tokens        of completed requests
 prompt_tokens_per_s         1/s     the same over the duration, cached ones included, as vLLM counts them
 in_flight_max                       most requests within a second, as ``vllm bench serve`` counts its peak
-running_max, waiting_max            of engine steps
+running_max, waiting_max            of engine steps; of several engines at the same time
 prefix_hit_rate             1       prompt tokens found on the GPU (under HiSparse, in its host pool, too)
 external_hit_rate           1       those loaded from the offload tier, of the tokens that were asked there
 queue_s                     s       arrival to first step
@@ -81,13 +81,23 @@ def figures(result: Result) -> dict[str, float]:
         np.add.at(change, begins, 1)
         np.add.at(change, stops + 1, -1)
         found["in_flight_max"] = int(change.cumsum().max())
-    running = result.step_log.column("running")
-    if len(running):
-        found["running_max"] = int(running.max())
-        found["waiting_max"] = int(result.step_log.column("waiting").max())
+    if len(result.step_log.column("running")):
+        found["running_max"] = _most(result, "running")
+        found["waiting_max"] = _most(result, "waiting")
     hits, loads = summary["prefix_hit_rate"], summary["offload_hit_rate"]
     if hits is not None and loads is not None:
         found["prefix_hit_rate"] = hits - loads
         if hits - loads < 1:
             found["external_hit_rate"] = loads / (1 - (hits - loads))
     return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def _most(result: Result, column: str) -> int:
+    """The most of all engines together while their steps ran."""
+    log = result.step_log
+    value = log.column(column).astype(np.int64)
+    times = np.concatenate((log.column("start_s"), log.column("end_s")))
+    at, place = np.unique(times, return_inverse=True)
+    change = np.zeros(len(at), dtype=np.int64)
+    np.add.at(change, place, np.concatenate((value, -value)))
+    return int(change.cumsum().max())
