@@ -78,7 +78,9 @@ def test_explain_reads_all_rows_through_the_buffer_and_no_history_back_for_a_pre
     assert "staging" not in {part.name for part in prefill.parts}
 
 
-def test_the_closed_form_of_a_load_says_that_it_does_not_know_sglang() -> None:
+def test_the_closed_form_of_a_load_says_that_it_knows_no_instance_that_only_decodes() -> None:
     screen = Screen(())
-    assert screen.size(Point(load_scenario("sglang-8xh200"), {}, "")) is None
-    assert "engine.kind" in next(iter(screen.refused))
+    assert screen.size(Point(load_scenario("sglang-8xh200"), {}, "")) is not None
+    decoding = load_scenario("sglang-8xh200", overrides=["engine.disaggregation_mode=decode"])
+    assert screen.size(Point(decoding, {}, "")) is None
+    assert "engine.disaggregation_mode" in next(iter(screen.refused))
