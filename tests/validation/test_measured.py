@@ -194,6 +194,20 @@ def test_the_replicas_that_a_log_tells_of_are_simulated(files: dict[str, Path], 
     assert rows.loc["output_tokens_per_s", "corrected"] == pytest.approx(right.summary["output_tokens_per_s"])
 
 
+def test_a_scenario_that_cannot_be_set_right_is_named_once_and_not_written(
+    files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, corrected = tmp_path / "vllm.log", tmp_path / "right.yaml"
+    # Of another model: longer than the scenario's allows.
+    lines = "GPU KV cache size: 900,000 tokens", "Maximum concurrency for 262,144 tokens per request: 3.43x"
+    log.write_text("".join(f"INFO {line}\n" for line in lines))
+    argv = ["--scenario", str(files["scenario"]), "--log", str(log), "--corrected", str(corrected)]
+    assert run(["validate", "measured", *argv]) == 2
+    (error,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
+    assert "the scenario set right: engine.max_model_len: 262,144 tokens is longer" in error
+    assert not corrected.exists() and not list(tmp_path.glob(".*"))
+
+
 def test_the_most_that_runs_is_counted_over_all_replicas() -> None:
     two = simulate(scenario({"dp": 2}))
     assert figures(two)["running_max"] == 24
@@ -353,6 +367,7 @@ def test_the_largest_error_is_that_of_the_largest_ratio() -> None:
         ([("ttft_s_mean", 60.0, 10.0), ("tpot_s_mean", 0.03, 0.01)], "the engine's speed"),
         ([("tpot_s_mean", 0.1, 0.03), ("running_mean", 30, 10)], "another number of requests at a time"),
         ([("tpot_s_mean", 0.1, 0.03), ("running_mean", 30, 30)], "the price of steps (profile p)"),
+        ([("waiting_max", 30, 0), ("running_mean", 10, 10)], "other requests than simulated"),
         ([("ttft_s_p50", 14.5, 9.4), ("tpot_s_p50", 0.0346, 0.0349)], "prefill, not decode"),
         (
             [("total_tokens_per_s", 4640, 5570), ("ttft_s_mean", 13.4, 11.0), ("tpot_s_mean", 0.035, 0.036)],

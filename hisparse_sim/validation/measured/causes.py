@@ -17,6 +17,8 @@ _OFF = 0.1
 _FULL = 0.95
 _WAITS = ("queue_s", "ttft_s", "e2e_s", "waiting", "in_flight")
 _SPEEDS = ("tpot_s", "itl_s", "per_s")
+_TIMES = ("_s_", "per_s")
+_OTHERS = "other requests than simulated: their number, lengths or times, which --bench would tell"
 _FIRST, _TOKEN = ("ttft_s_p50", "ttft_s_mean"), ("tpot_s_p50", "tpot_s_mean")
 _BATCH = ("running_mean", "in_flight_max")
 _Figures = Mapping[str, tuple[float, float | None]]
@@ -48,7 +50,7 @@ def likely_cause(
     if cause is None and uncurable:
         names = "; ".join(f"{one.what}: {one.assumed} here, {one.found} there" for one in uncurable[:2])
         cause = f"what no field of a scenario sets ({names})"
-    return [*said, f"likely cause: {cause or _by_prices(summary)}"]
+    return [*said, f"likely cause: {cause or (_by_prices(summary) if _is_time(rows) else _OTHERS)}"]
 
 
 def _by_other_figures(
@@ -116,6 +118,11 @@ def _one_of_both(worst: Row, off: _Figures, right: _Figures, summary: Mapping[st
             f"({first}: {_pair(right[first])}); {_by_prices(summary)}"
         )
     return None
+
+
+def _is_time(rows: Sequence[Row]) -> bool:
+    """Whether a time or a rate is off: the price of a step explains nothing else."""
+    return any(row.size > _OFF and any(mark in row.metric for mark in _TIMES) for row in rows)
 
 
 def _first_of(names: Sequence[str], among: _Figures) -> str | None:

@@ -87,13 +87,14 @@ def measure(
             found.contradictions += asked_otherwise(bench, ours)
         found.settings = settings_of(found.contradictions)
         theirs: dict[str, float] = {}
+        right: Scenario | None = asked
         if found.settings:
             right = _attempt(found, lambda: set_right(asked, found.settings), "the scenario set right")
             if right is not None:
-                theirs, _ = _simulated(right, found, progress)
+                theirs, _ = _simulated(right, found, progress, "the scenario set right")
         found.rows = rows_of(found.evidence, ours, theirs)
         found.cause = likely_cause(found.rows, found.contradictions, summary)
-        if corrected is not None and (found.settings or asked is not scenario):
+        if corrected is not None and right is not None and (found.settings or asked is not scenario):
             requests = path if asked is not scenario else None
             found.written = (
                 _attempt(
@@ -134,9 +135,11 @@ def _attempt(found: Measured, what: Callable[[], Any], name: str = "") -> Any:
 
 
 def _simulated(
-    scenario: Scenario, found: Measured, progress: Progress | None
+    scenario: Scenario, found: Measured, progress: Progress | None, name: str = ""
 ) -> tuple[dict[str, float], dict[str, Any]]:
-    result = _attempt(found, lambda: simulate(scenario, progress=progress), f"not simulated: {scenario.name}")
+    result = _attempt(
+        found, lambda: simulate(scenario, progress=progress), f"not simulated: {name or scenario.name}"
+    )
     if result is None:
         return {}, {}
     if not result.summary["complete"]:
