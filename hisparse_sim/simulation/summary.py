@@ -37,6 +37,8 @@ tokens_per_decode_step              with MTP: sampled and accepted tokens of a r
 draft_acceptance            1       with MTP: accepted of the drafted tokens; else null
 preemptions                         a request may count more than once
 prefix_hit_rate             1       prompt tokens found in any tier at first admission / prompt tokens
+                                    (where prefill is apart, by the engines that prefill; what those that
+                                    decode had of a prompt is missing from network_bytes)
 offload_hit_rate            1       those of them that the offload tier had to load
 host_to_device_bytes        bytes   over the links of all GPUs
 device_to_host_bytes        bytes   the same; ranks that share a host pool write it once

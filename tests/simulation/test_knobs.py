@@ -12,6 +12,7 @@ from small_runs import CONVERSATIONS, POISSON, STREAM, scenario
 from hisparse_sim.errors import HiSparseError
 from hisparse_sim.scenario.cluster import ClusterSpec, PrefillSpec
 from hisparse_sim.scenario.engine import EngineSpec
+from hisparse_sim.scenario.loader import scenario_from_mapping
 from hisparse_sim.scenario.node import GpuSpec, HostLinkSpec, NodeSpec
 from hisparse_sim.scenario.scenario import Scenario, SloSpec
 from hisparse_sim.scenario.workload import (
@@ -28,6 +29,7 @@ from hisparse_sim.simulation.run import simulate
 
 IDENTITY = {
     "scenario",
+    "engine",
     "mode",
     "seed",
     "calibration",
@@ -64,6 +66,10 @@ class Case(NamedTuple):
     workload: dict[str, Any] = CONVERSATIONS
 
 
+SGLANG = {"kind": "sglang", "mode": "hisparse", "max_total_tokens": 20_000}
+LONG_PROMPTS = STREAM | {"prompt_tokens": 12_000}  # more than a hot buffer holds
+LONG_ANSWERS = STREAM | {"output_tokens": 1500, "concurrency": 8}
+
 ENGINE = {
     "mode": [Case("resident", TIGHT), Case("resident", FULL, workload=GROWING)],
     "tp": [Case(4, GQA, "llama-3.1-8b")],
@@ -94,6 +100,21 @@ ENGINE = {
     "num_gpu_blocks": [Case(5000, TIGHT), Case(5000, RESIDENT)],
     "kv_tokens": [Case(100_000, RESIDENT)],
     "version": [Case("0.30", TIGHT)],
+    "kind": [Case("sglang", RESIDENT)],
+    "device_buffer_size": [Case(6144, SGLANG, workload=LONG_PROMPTS)],
+    "host_to_device_ratio": [Case(8, SGLANG)],
+    "mem_fraction_static": [Case(0.85, {"kind": "sglang", "mode": "resident"})],
+    "max_total_tokens": [Case(16_000, SGLANG)],
+    "context_length": [Case(3000, SGLANG)],
+    "max_running_requests": [Case(2, SGLANG)],
+    "chunked_prefill_size": [Case(1024, SGLANG)],
+    "schedule_conservativeness": [Case(9.0, SGLANG, workload=LONG_ANSWERS)],
+    "enable_mixed_chunk": [Case(True, SGLANG)],
+    "disaggregation_mode": [Case("decode", SGLANG)],
+    "num_reserved_decode_tokens": [
+        Case(5000, SGLANG | {"disaggregation_mode": "decode"}, workload=LONG_ANSWERS)
+    ],
+    "index_share": [Case(False, SGLANG, workload=LONG_PROMPTS)],
 }
 TENANTS = [{"name": "a", "shared_prefix_tokens": 1000}, {"name": "b"}]
 AGENTS = {"share": 1, "first_prompt_tokens": 500, "new_tokens_per_turn": 100, "output_tokens": 10}
@@ -209,6 +230,8 @@ OTHERS: dict[str, Any] = {
 @cache
 def _figures(text: str) -> str:
     data = json.loads(text)
+    if data["engine"].get("kind") == "sglang":  # knows none of what the small scenarios set
+        return answer(scenario_from_mapping({"name": "small", "node": "8xh200"} | data))
     mode = data["engine"].get("mode", "hisparse")
     return answer(scenario(data.pop("workload"), mode=mode, **data))
 
