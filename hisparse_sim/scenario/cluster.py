@@ -20,7 +20,8 @@ class PrefillSpec(Record):
 
     instances: PositiveInt = Field(default=1, le=1000)
     engine: EngineSpec = EngineSpec()
-    """Of a prefilling instance, on nodes of the same type; its ``mode`` is ``resident``."""
+    """Of a prefilling instance, on nodes of the same type; its ``mode`` is ``resident``, and its
+    ``kv_cache_dtype`` that of the instances that decode, which take its rows as they are."""
     link_bytes_per_s: PositiveFloat = 50e9
     """Of one GPU's network adapter; 400 Gbit/s, as a DGX H200 has one for each GPU (NVIDIA datasheet)."""
     lands: Literal["auto", "gpu", "host"] = "auto"

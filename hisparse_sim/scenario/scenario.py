@@ -60,7 +60,10 @@ class Scenario(Record):
         if prefill is None:
             return None
         alone = ClusterSpec(instances=prefill.instances, router=self.cluster.router)
-        return self.model_copy(update={"engine": prefill.engine, "cluster": alone})
+        engine = prefill.engine
+        if engine.kv_cache_dtype == "auto":
+            engine = engine.model_copy(update={"kv_cache_dtype": self.engine.kv_cache_dtype})
+        return self.model_copy(update={"engine": engine, "cluster": alone})
 
     @property
     def gpus(self) -> int:

@@ -18,7 +18,7 @@ from hisparse_sim.simulation.engine import Engine
 from hisparse_sim.simulation.links import D2H, H2D, HostLink, HostMemory
 from hisparse_sim.simulation.lockstep import Lockstep
 from hisparse_sim.simulation.recorder import Recorder, RequestRecord
-from hisparse_sim.simulation.replica import Replica, blocks_in, build_prefill, peers_of
+from hisparse_sim.simulation.replica import Replica, blocks_in, build_prefill, check_handover, peers_of
 from hisparse_sim.simulation.router import Instance, Router
 from hisparse_sim.simulation.summary import Totals
 
@@ -44,6 +44,7 @@ class Fleet:
         """One of those that only prefill."""
         self.send: Send = self.engines[0].send if self.decoding == 1 else self.router.send
         if (prefilling := scenario.prefilling) is not None:
+            check_handover(scenario, prefilling)
             self.prefill = build_prefill(prefilling)
             router = self._pool(prefilling, self.prefill, [])
             self.send = Disaggregation(router, self.router, self.requests).send

@@ -81,6 +81,17 @@ def check_simulated(scenario: Scenario) -> None:
         )
 
 
+def check_handover(scenario: Scenario, prefilling: Scenario) -> None:
+    """Refuse instances whose KV the others cannot read: NixlConnector compares both layouts."""
+    here, there = (kv_layout(s.model, s.engine, s.node).row_format for s in (scenario, prefilling))
+    if here != there:
+        raise InputError(
+            f"{prefilling.engine.kv_cache_dtype}: rows of {there}, and the instances that decode hold {here} "
+            f"(engine.kv_cache_dtype {scenario.engine.kv_cache_dtype}); both must be the same",
+            where="cluster.prefill.engine.kv_cache_dtype",
+        )
+
+
 def _is_v030(scenario: Scenario) -> bool:
     return scenario.engine.version.startswith("0.30")
 

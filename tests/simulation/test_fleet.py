@@ -328,6 +328,18 @@ def test_modes_that_take_nothing_over_are_refused(engine):
         run(EVEN, engine, cluster={"prefill": PREFILL})
 
 
+def test_rows_of_another_format_are_not_handed_over():
+    given = {"engine": {"max_model_len": 16_000, "kv_cache_dtype": "bf16"}}
+    with pytest.raises(InputError, match=r"cluster\.prefill\.engine\.kv_cache_dtype.*both must be the same"):
+        run(EVEN, RESIDENT, cluster={"prefill": given})
+    # Of none given it is that of the instances that decode: a pool of such rows holds more tokens.
+    fp8, bf16 = (
+        apart(EVEN, RESIDENT | {"kv_cache_dtype": rows}).summary["prefill"]["num_gpu_blocks"]
+        for rows in ("fp8", "bf16")
+    )
+    assert fp8 > 1.4 * bf16
+
+
 def test_a_prefilling_engine_that_cannot_start_is_named():
     with pytest.raises(Infeasible, match=r"cluster\.prefill\.engine\.max_model_len"):
         run(EVEN, RESIDENT, cluster={"prefill": {"engine": {"max_model_len": 16_000, "num_gpu_blocks": 20}}})
