@@ -30,20 +30,51 @@ def command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> int:
-    """Each DIR against the first: figures, differences and their 95 % intervals."""
+    """Each DIR against the first: figures, differences and their 95 % intervals.
+
+    Exit code 2 if a run could not be read; the others are compared all the same.
+    """
     if len(folders) < 2:
         raise InputError("names one folder; give two or more", where="DIR")
     sweeps = [(folder / "_sweep.json").exists() for folder in folders]
     if any(sweeps) and not all(sweeps):
         run = folders[sweeps.index(False)]
         raise InputError("is a run and another folder a sweep; compare like with like", where=str(run))
-    text, found = _sweeps(folders, out) if all(sweeps) else _runs(folders, out)
+    problems: list[InputError] = []
+    if all(sweeps):
+        text, found = _sweeps(folders, out)
+    else:
+        folders, problems = _readable(folders)
+        text, found = _runs(folders, out)
     if as_json:
         data = {name: [asdict(d) | {"clear": d.clear} for d in each] for name, each in found}
         typer.echo(json.dumps({"first": str(folders[0]), "differences": data}, indent=1))
     else:
         typer.echo(text)
-    return 0
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
+    return 2 if problems else 0
+
+
+def _readable(folders: Sequence[Path]) -> tuple[list[Path], list[InputError]]:
+    """Those that hold a run, and why others do not. Raises InputError if the first is none, or no other."""
+    from hisparse_sim.report.run_files import RunFolder
+    from hisparse_sim.report.run_picture import RunPicture
+
+    kept: list[Path] = []
+    problems: list[InputError] = []
+    for folder in folders:
+        try:
+            RunPicture.read(RunFolder(folder))
+        except InputError as error:
+            problems.append(error)
+        else:
+            kept.append(folder)
+        if not kept:
+            raise problems[0]
+    if len(kept) < 2:
+        raise problems[0]
+    return kept, problems
 
 
 def _text(first: Path, found: Found) -> list[str]:

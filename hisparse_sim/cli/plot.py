@@ -36,17 +36,25 @@ def command(
 
     suffixes = _chosen([formats], list(FORMATS), "--format")
     chosen = _chosen(only or [], list(PICTURES), "--only")
-    runs = [RunPicture.read(RunFolder(folder)) for folder in folders]
+    runs: list[RunPicture] = []
+    problems: list[InputError] = []
+    for folder in folders:
+        try:
+            runs.append(RunPicture.read(RunFolder(folder)))
+        except InputError as error:
+            problems.append(error)
+    if not runs:
+        raise problems[0]
     if not any(len(run.steps) for run in runs):
         limit = runs[0].summary.get("limit")
         raise InputError(
-            f"nothing ran, so there is nothing to draw{f': {limit}' if limit else ''}", where=str(folders[0])
+            f"nothing ran, so there is nothing to draw{f': {limit}' if limit else ''}", where=runs[0].folder
         )
     if as_text:
         from hisparse_sim.report.sparklines import sparklines
 
         print(sparklines(runs, encoding=sys.stdout.encoding))
-        return 0
+        return _told(problems)
     into = out or (folders[0] if len(folders) == 1 else Path("plots"))
     try:
         written = save_plots(runs, into, only=chosen, formats=suffixes)
@@ -57,7 +65,14 @@ def command(
         ) from None
     for path in written:
         print(path)
-    return 0
+    return _told(problems)
+
+
+def _told(problems: list[InputError]) -> int:
+    """The exit code; runs that could not be read are named."""
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
+    return 2 if problems else 0
 
 
 def _chosen(given: list[str], known: list[str], flag: str) -> list[str]:

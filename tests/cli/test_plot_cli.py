@@ -108,10 +108,9 @@ def test_a_broken_folder_is_refused_by_file_and_leaves_nothing(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], how: str
 ) -> None:
     break_it, file, says = BROKEN[how]
-    whole = make(tmp_path / "whole")
     break_it(folder)
     before = names(folder)
-    line = refused(capsys, whole, folder, "--out", tmp_path / "out")
+    line = refused(capsys, folder, "--out", tmp_path / "out")
     assert line.startswith(f"error: {folder / file}: ") and says in line
     assert not (tmp_path / "out").exists()
     assert names(folder) == before

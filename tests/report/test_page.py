@@ -207,3 +207,20 @@ def test_extremes_are_of_all_rows_that_an_interval_touches() -> None:
     least, most = grid.extremes(start, end, np.array([7.0, 2.0, 5.0]))
     np.testing.assert_array_equal(least, [2.0, 2.0, np.nan, 5.0])
     np.testing.assert_array_equal(most, [7.0, 2.0, np.nan, 5.0])
+
+
+@pytest.mark.parametrize(
+    "words", [["compare"], ["plot", "--text"], ["plot", "--only", "latency", "--out", "{tmp}"]]
+)
+def test_a_failed_run_among_others_is_named_and_the_others_are_shown(
+    words: list[str], runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = tmp_path / "failed"
+    failed.mkdir()
+    one, other = runs["hisparse"], runs["offload"]
+    filled = [word.format(tmp=tmp_path) for word in words]
+    assert command([*filled, str(one), str(failed), str(other)]) == 2
+    shown = capsys.readouterr()
+    assert shown.out and str(failed) in shown.err and "Traceback" not in shown.err
+    assert command([*filled, str(failed), str(failed)]) == 2
+    assert capsys.readouterr().out == ""
