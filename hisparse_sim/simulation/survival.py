@@ -59,13 +59,13 @@ def admission_crash(error: str, *, step: int, time_s: float, requests: int) -> E
 
 def live_lock(*, step: int, time_s: float, old: bool) -> Ending:
     """Preemptions without end, of which the run has given the first request up. ``old``: of 0.30."""
-    error = "preempted again and again without getting any further, where vLLM would go on for ever"
+    error = "preempted again and again without getting any further, as the engine would for ever"
     return Ending("live-lock", step, time_s, 1, error, _ROOM_OLD if old else _ROOM)
 
 
 def standstill(lack: str, *, step: int, time_s: float, requests: int, old: bool) -> Ending:
     """Requests wait, nothing runs, and nothing is left that could give blocks back."""
-    error = f"nothing runs and requests wait for {lack or 'ever'}, as they would in vLLM"
+    error = f"nothing runs and requests wait for {lack or 'ever'}, as they would in the real engine"
     return Ending("standstill", step, time_s, requests, error, _ROOM_OLD if old else _ROOM)
 
 
