@@ -7,7 +7,7 @@ go. The last token of the prompt is computed again. A request that is preempted 
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from hisparse_sim.memory.base import Hit, Sequence
 from hisparse_sim.memory.copies import PagedState
@@ -64,12 +64,6 @@ class Arrivals:
         self.expected.discard(request)
         self.under_way.add(request)
         self.started.append(Import(request, hit.load_tokens, to_host))
-
-
-class ImportingMemory(Protocol):
-    """What a decoding engine needs of its memory."""
-
-    arrivals: Arrivals
 
 
 class ResidentImports(ResidentMemory):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hisparse_sim.errors import InputError
+from hisparse_sim.report.figure_files import save_figure
 from hisparse_sim.report.sheet import COLOURS
 
 _MARKERS = "os^Dvp"
@@ -79,7 +80,4 @@ def _draw(rows: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
         for i, s in enumerate(sources)
     ]
     figure.legend(handles=handles, fontsize=6, loc="outside lower center", ncols=1, frameon=False)
-    paths = [folder / f"published.{suffix}" for suffix in ("png", "svg")]
-    for path in paths:
-        figure.savefig(path, dpi=200)
-    return paths
+    return save_figure(figure, folder, "published")

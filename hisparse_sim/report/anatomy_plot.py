@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hisparse_sim.errors import InputError
+from hisparse_sim.report.figure_files import save_figure
 from hisparse_sim.report.sheet import COLOURS
 
 if TYPE_CHECKING:
@@ -45,12 +45,4 @@ def anatomy(steps: Sequence[Mapping[str, Any]]) -> Figure:
 
 def save_anatomy(steps: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
     """Write ``anatomy.png`` and ``.svg``. Raises InputError."""
-    figure = anatomy(steps)
-    paths = [folder / f"anatomy.{suffix}" for suffix in ("png", "svg")]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in paths:
-            figure.savefig(path, dpi=200)
-    except OSError as error:
-        raise InputError(f"cannot be written here ({error.strerror or error})", where=str(folder)) from None
-    return paths
+    return save_figure(anatomy(steps), folder, "anatomy")

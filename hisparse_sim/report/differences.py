@@ -196,6 +196,7 @@ def save_sweeps(
     """Each metric over ``field``, a line a sweep, with the range of what is not on the axis. PNG and SVG."""
     from matplotlib.figure import Figure
 
+    from hisparse_sim.report.figure_files import save_figure
     from hisparse_sim.report.sheet import COLOURS, MARKERS
 
     figure = Figure(figsize=(7.0, 2.2 * -(-len(metrics) // 2)), layout="constrained")
@@ -216,8 +217,4 @@ def save_sweeps(
     figure.legend(
         handles, [t.replace("$", r"\$") for t in labels], fontsize=7, loc="outside lower center", ncols=3
     )
-    paths = [folder / f"compare.{suffix}" for suffix in ("png", "svg")]
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in paths:
-        figure.savefig(path, dpi=200)
-    return paths
+    return save_figure(figure, folder, "compare")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hisparse_sim.errors import InputError
 from hisparse_sim.planning.sensitivity import Sensitivity
+from hisparse_sim.report.figure_files import save_figure
 from hisparse_sim.report.sheet import COLOURS
 
 if TYPE_CHECKING:
@@ -75,12 +75,4 @@ def tornado(found: Sensitivity) -> Figure:
 
 def save_tornado(found: Sensitivity, folder: Path) -> list[Path]:
     """Write ``tornado.png`` and ``.svg``. Raises ``InputError``."""
-    figure = tornado(found)
-    paths = [folder / f"tornado.{suffix}" for suffix in ("png", "svg")]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in paths:
-            figure.savefig(path, dpi=200)
-    except OSError as error:
-        raise InputError(f"cannot be written here ({error.strerror or error})", where=str(folder)) from None
-    return paths
+    return save_figure(tornado(found), folder, "tornado")
