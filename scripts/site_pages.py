@@ -42,9 +42,9 @@ def commands() -> str:
     from typer.cli import get_docs_for_click
     from typer.main import get_command
 
-    from hisparse_sim.cli.main import app
+    from hisparse_sim.cli.main import command_line
 
-    group = get_command(app)
+    group = get_command(command_line())
     context = group.make_context("hisparse-sim", [], resilient_parsing=True)
     text = get_docs_for_click(obj=group, ctx=context, name="hisparse-sim", title="Commands")
     text = re.sub(r"\*\*Commands\*\*:\n\n(\* .*\n)+\n", "", text)  # cut short there; headings have them all

@@ -23,7 +23,10 @@ def test_lower_rooms_never_import_upper_ones() -> None:
 
 
 def test_the_command_starts_without_heavy_libraries() -> None:
-    program = "import json, sys; import hisparse_sim.cli.main; print(json.dumps(sorted(sys.modules)))"
+    program = (
+        "import json, sys; from hisparse_sim.cli.main import command_line; command_line(); "
+        "print(json.dumps(sorted(sys.modules)))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )

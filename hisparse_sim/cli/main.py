@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 
 try:
+    import gc
     import importlib
+    import os
     from typing import Annotated
 
     import typer
@@ -16,15 +18,29 @@ except KeyboardInterrupt:  # Ctrl-C as soon as it starts
 
 _INTERRUPTED = 130
 
-app = typer.Typer(
-    name="hisparse-sim",
-    help="Simulate and size long-context LLM serving with tiered KV memory.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    # Plain help: rich would add 0.15 s to every call.
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+_COMMANDS = (
+    "estimate",
+    "run",
+    "explain",
+    "sweep",
+    "plan",
+    "sensitivity",
+    "compare",
+    "plot",
+    "report",
+    "doctor",
+    "workload",
+    "scenarios",
+    "models",
+    "nodes",
 )
+"""Each is the function ``command`` of its module, which imports what is heavy inside."""
+_GROUPS = ("calibrate", "locality", "validate")
+"""Each is the ``app`` of its module."""
+
+_LIVE_OBJECTS = 200_000
+"""New objects between two looks for garbage. Nearly all that a start makes stays: at Python's 700 the
+collector walks it over and over, 0.08 s."""
 
 
 def _version(asked: bool) -> None:
@@ -35,7 +51,6 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
@@ -44,45 +59,43 @@ def _root(
     pass
 
 
-def _register() -> None:
-    """Each sub-command is the function ``command`` of its module, which imports what is heavy inside."""
-    commands = (
-        "estimate",
-        "run",
-        "explain",
-        "sweep",
-        "plan",
-        "sensitivity",
-        "compare",
-        "plot",
-        "report",
-        "doctor",
-        "workload",
-        "scenarios",
-        "models",
-        "nodes",
+def command_line(asked: str | None = None) -> typer.Typer:
+    """The command with its sub-commands, or with only the one ``asked`` for, if there is such a one.
+
+    typer makes the options of all that it is given, used or not, which takes 0.1 s.
+    """
+    app = typer.Typer(
+        name="hisparse-sim",
+        help="Simulate and size long-context LLM serving with tiered KV memory.",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        # Plain help: rich would add 0.15 s to every call.
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for name in commands:
-        module = f"hisparse_sim.cli.{name}"
-        app.command(name)(importlib.import_module(module).command)
-    for name in ("calibrate", "locality", "validate"):
-        app.add_typer(importlib.import_module(f"hisparse_sim.cli.{name}").app, name=name)
-
-
-try:
-    _register()
-except KeyboardInterrupt:
-    sys.exit(_INTERRUPTED)
+    app.callback()(_root)
+    known = _COMMANDS + _GROUPS
+    for name in (asked,) if asked in known else known:
+        module = importlib.import_module(f"hisparse_sim.cli.{name}")
+        if name in _GROUPS:
+            app.add_typer(module.app, name=name)
+        else:
+            app.command(name)(module.command)
+    return app
 
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command line and leave with its exit code: 0, 2 for anything refused, 130 for Ctrl-C."""
+    gc.set_threshold(_LIVE_OBJECTS)
+    # Else pydantic reads what every installed package offers, in search of plugins.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
     sys.exit(run(sys.argv[1:] if argv is None else argv))
 
 
 def run(argv: list[str]) -> int:
     """The exit code of ``hisparse-sim`` with these arguments."""
     try:
+        app = command_line(argv[0] if argv else None)
         code = app(args=argv or ["--help"], prog_name="hisparse-sim", standalone_mode=False)
         if code == _INTERRUPTED:  # typer turns Ctrl-C into this code
             raise KeyboardInterrupt

@@ -37,7 +37,7 @@ _MEDIAN_TO_SIGMA = 1.4826
 class Fitted(BaseModel):
     """Frozen and strict about fields, without the checks of what people write: profiles hold thousands."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 class FitError(Fitted):

@@ -31,7 +31,8 @@ MOST_COUNT, MOST_NUMBER = 1e12, 1e18
 class Record(BaseModel):
     """A frozen pydantic model which refuses unknown fields, NaN, infinity and yes/no for a number."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    # Built when first used: most records are parts of others, and no run uses all.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod

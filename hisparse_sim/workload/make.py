@@ -20,7 +20,6 @@ from hisparse_sim.workload.documents import Documents
 from hisparse_sim.workload.request import Workload
 from hisparse_sim.workload.sessions import Conversations
 from hisparse_sim.workload.singles import SingleRequests
-from hisparse_sim.workload.traces import open_trace
 
 _MAKERS: dict[type, Callable[[Any, int], Workload]] = {
     ConversationsSpec: Conversations,
@@ -39,5 +38,7 @@ def make_workload(spec: WorkloadSpec, seed: int, *, check: bool = True) -> Workl
     anything else happens. Raises InputError naming the file and request, or the field.
     """
     if isinstance(spec, TraceSpec):
+        from hisparse_sim.workload.traces import open_trace
+
         return open_trace(spec, seed, check=check)
     return _MAKERS[type(spec)](spec, seed)

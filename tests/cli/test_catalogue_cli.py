@@ -174,3 +174,18 @@ def test_help_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == ""
     assert "models" in done.stdout and "nodes" in done.stdout
+
+
+def test_a_command_is_made_without_the_others() -> None:
+    code = (
+        "import sys; from hisparse_sim.cli.main import run; run(['nodes', '--help']); "
+        "print(*sorted(m for m in sys.modules if m.startswith('hisparse_sim.cli.')), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.split() == ["hisparse_sim.cli.main", "hisparse_sim.cli.nodes"]
+    assert "--json" in done.stdout
+
+
+def test_a_misspelt_command_is_told_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["noodes"]) == 2
+    assert "'nodes'" in capsys.readouterr().err

@@ -21,7 +21,7 @@ import yaml
 from page_files import PAGES, ROOT, Block, blocks, readers_files, recorded_rows
 from typer.main import get_command
 
-from hisparse_sim.cli.main import app, run
+from hisparse_sim.cli.main import command_line, run
 
 CUT = {
     "run": ["--limit", "13"],
@@ -104,7 +104,7 @@ def check_words(command: str) -> None:
     """``command`` is one, with options that it has."""
     words = split(command)
     if words[0] == "hisparse-sim":
-        parsed: Any = get_command(app)
+        parsed: Any = get_command(command_line())
         names = words[1:]
         while hasattr(parsed, "commands"):
             parsed = parsed.commands[names.pop(0)]

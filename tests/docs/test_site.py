@@ -38,9 +38,9 @@ def test_every_page_is_there(site: Path) -> None:
 def test_every_command_and_option_is_in_the_reference(site: Path) -> None:
     from typer.main import get_command
 
-    from hisparse_sim.cli.main import app
+    from hisparse_sim.cli.main import command_line
 
-    text, queue = words(site / "reference/cli.html"), [("hisparse-sim", get_command(app))]
+    text, queue = words(site / "reference/cli.html"), [("hisparse-sim", get_command(command_line()))]
     for name, command in queue:
         assert name in text
         queue += [(f"{name} {sub}", each) for sub, each in getattr(command, "commands", {}).items()]
