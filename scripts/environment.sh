@@ -34,5 +34,8 @@ make_environment() { # $1: what pip installs ("." or ".[test]"); nothing to do, 
             return 2
         }
     fi
+    # pip leaves an editable package uncompiled: its first start, and every one where Python may not write
+    # bytecode (PYTHONDONTWRITEBYTECODE), would compile it.
+    .venv/bin/python -m compileall -q hisparse_sim >/dev/null 2>&1 || true
     echo "$facts" >"$wanted"
 }

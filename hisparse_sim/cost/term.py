@@ -103,17 +103,20 @@ class Term(Fitted):
 
     def _parameter(self, name: str, *, several: bool, positive: bool) -> None:
         value = self.params[name]
-        if isinstance(value, tuple) and not several:
-            raise ValueError(f"{self.id}: {name} is one number, not {len(value)}")
-        values = self.series(name)
-        if min(values, default=-1.0) < 0:
+        if isinstance(value, tuple):
+            if not several:
+                raise ValueError(f"{self.id}: {name} is one number, not {len(value)}")
+            least, most = min(value, default=-1.0), max(value, default=-1.0)
+        else:
+            least = most = value
+        if least < 0:
             raise ValueError(f"{self.id}: {name} is negative or empty: {value}")
-        if positive and min(values) < (least := _LEAST.get(name, _TINY)):
-            raise ValueError(f"{self.id}: {name} is {min(values):g}, must be at least {least:g}")
+        if positive and least < (bound := _LEAST.get(name, _TINY)):
+            raise ValueError(f"{self.id}: {name} is {least:g}, must be at least {bound:g}")
         timed = self.unit == "s" and name in ("value", "values", "y", "tail_slope")
         timed = timed or (name.endswith("_s") and not name.endswith("_per_s"))
-        if max(values) > (most := _MOST_S if timed else _MOST):
-            raise ValueError(f"{self.id}: {name} is {max(values):g}, must be at most {most:g}")
+        if most > (bound := _MOST_S if timed else _MOST):
+            raise ValueError(f"{self.id}: {name} is {most:g}, must be at most {bound:g}")
 
     def _knots(self, at: str, values: str, least: int = 2) -> None:
         x, y = self.series(at), self.series(values)

@@ -33,16 +33,16 @@ Columns = dict[str, npt.NDArray[Any]]
 _SECONDS_AND_BYTES = ("start_s", "end_s", "h2d_bytes", "d2h_bytes")
 
 
+_ROW = np.dtype(
+    [(name, np.float64 if name in _SECONDS_AND_BYTES else np.int64) for name in StepRow.__slots__]
+)
+_values_of = attrgetter(*StepRow.__slots__)
+
+
 def columns_of(rows: Sequence[StepRow]) -> Columns:
     """Rows as arrays, of int64 or float64."""
-    return {
-        name: np.fromiter(
-            map(attrgetter(name), rows),
-            np.float64 if name in _SECONDS_AND_BYTES else np.int64,
-            count=len(rows),
-        )
-        for name in StepRow.__slots__
-    }
+    table = np.fromiter(map(_values_of, rows), _ROW, count=len(rows))
+    return {name: table[name] for name in StepRow.__slots__}
 
 
 class StepLog:
@@ -65,9 +65,10 @@ class StepLog:
         if self._rows or not self._packed:
             yield columns_of(self._rows)
 
-    def column(self, name: str) -> npt.NDArray[Any]:
-        """One field of all rows."""
-        return np.concatenate([piece[name] for piece in self.pieces()])
+    def columns(self, *names: str) -> list[npt.NDArray[Any]]:
+        """These fields of all rows."""
+        pieces = list(self.pieces())
+        return [np.concatenate([piece[name] for piece in pieces]) for name in names]
 
 
 def step_batches(steps: StepLog) -> Iterator[pa.RecordBatch]:

@@ -290,14 +290,16 @@ def _tokens_per_step(recorder: Recorder) -> float | None:
 
 def _usage(steps: StepLog, pool_blocks: Sequence[tuple[int, int]]) -> dict[str, float | None]:
     """``pool_blocks``: of each engine, on GPU and host."""
-    seconds = steps.column("end_s") - steps.column("start_s")
+    start_s, end_s, of, gpu_free, host_free = steps.columns(
+        "start_s", "end_s", "replica", "gpu_free_blocks", "host_free_blocks"
+    )
+    seconds = end_s - start_s
     if not len(seconds):
         return dict.fromkeys(("gpu_kv_usage_mean", "gpu_kv_usage_max", "host_usage_max"))
-    of = steps.column("replica")
     gpu, host = np.array(pool_blocks).T
-    used = 1 - steps.column("gpu_free_blocks") / gpu[of]
+    used = 1 - gpu_free / gpu[of]
     there = host[of] > 0
-    host_used = 1 - steps.column("host_free_blocks")[there] / host[of][there]
+    host_used = 1 - host_free[there] / host[of][there]
     return {
         "gpu_kv_usage_mean": float((used * seconds).sum() / seconds.sum()),
         "gpu_kv_usage_max": float(used.max()),

@@ -81,7 +81,7 @@ def figures(result: Result) -> dict[str, float]:
         np.add.at(change, begins, 1)
         np.add.at(change, stops + 1, -1)
         found["in_flight_max"] = int(change.cumsum().max())
-    if len(result.step_log.column("running")):
+    if len(result.step_log.columns("running")[0]):
         found["running_max"] = _most(result, "running")
         found["waiting_max"] = _most(result, "waiting")
     hits, loads = summary["prefix_hit_rate"], summary["offload_hit_rate"]
@@ -94,9 +94,8 @@ def figures(result: Result) -> dict[str, float]:
 
 def _most(result: Result, column: str) -> int:
     """The most of all engines together while their steps ran."""
-    log = result.step_log
-    value = log.column(column).astype(np.int64)
-    times = np.concatenate((log.column("start_s"), log.column("end_s")))
+    value, start_s, end_s = result.step_log.columns(column, "start_s", "end_s")
+    times = np.concatenate((start_s, end_s))
     at, place = np.unique(times, return_inverse=True)
     change = np.zeros(len(at), dtype=np.int64)
     np.add.at(change, place, np.concatenate((value, -value)))
