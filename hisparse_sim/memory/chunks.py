@@ -76,35 +76,36 @@ class ChunkStore:
         """A request uses ready chunks; block ``first`` of it is the first of ``content``."""
         index = np.arange(first, first + len(content))
         new = ~access.seen[index] & (self._state.a[content] == READY)
-        self._note(access, content[new], index[new], block_size)
+        content = content[new]
+        if len(content):
+            self._note(access, content, index[new], block_size)
+            self._consider(content)
 
     def _note(self, access: Access, content: Ids, index: Ids, block_size: int) -> None:
-        if not len(content):
-            return
         if not access.serial:
             self._serial += 1
             access.serial = self._serial
         access.seen[index] = True
         rank = access.serial * _SERIAL - (index + 1) * block_size
         self._rank.a[content] = np.maximum(self._rank.a[content], rank)
-        self._consider(content)
 
     def store(self, access: Access, content: Ids, first: int, block_size: int) -> Ids | None:
         """Take chunks for those of ``content`` that have none, evicting if need be.
 
         Returns the content ids that must be copied (perhaps none), or None if there is no room.
         """
-        absent = self._state.a[content] == ABSENT
+        absent = np.flatnonzero(self._state.a[content] == ABSENT)
         new: Ids = content[absent]
         need = len(new) - self.free
         if need > 0 and not self._evict(need, content):
             return None
-        self.use(access, content, first, block_size)
+        if len(new) < len(content):
+            self.use(access, content, first, block_size)
         if len(new):
             self.free -= len(new)
             self._state.a[new] = STORING
             self._rank.a[new] = 0
-            self._note(access, new, np.flatnonzero(absent) + first, block_size)
+            self._note(access, new, absent + first, block_size)
         return new
 
     def _consider(self, content: Ids) -> None:

@@ -52,9 +52,9 @@ class PageCopies:
     def new(self, n: int) -> Ids:
         """Copies for ``n`` pages whose blocks were just taken from the pool."""
         ids = self._ids.new(n)
-        if self._ids.bound > len(self.ref.a):
+        if self._ids.bound >= len(self.ref.a):  # the last cell is that of no copy, -1
             for array in (self.stamp, self.ref, self.owner, self.page, self.content):
-                array.reach(self._ids.bound)
+                array.reach(self._ids.bound + 1)
         self.ref.a[ids] = 1
         self.owner.a[ids] = -1
         self.content.a[ids] = -1
@@ -62,15 +62,12 @@ class PageCopies:
 
     def know(self, bound: int) -> None:
         """Content ids below ``bound`` will be recorded or asked for."""
-        self.by_content.reach(bound)
+        self.by_content.reach(bound + 1)  # the last cell is that of no content, -1
 
     def record(self, ids: Ids, content: Ids) -> None:
         """These copies can be adopted by whoever hits ``content`` (older ones are forgotten)."""
         older = self.by_content.a[content]
-        if len(ids) > 1:
-            older = older[older >= 0]
-        if len(ids) > 1 or older.item() >= 0:
-            self.content.a[older] = -1
+        self.content.a[older] = -1  # or the last cell, if there is none
         self.by_content.a[content] = ids
         self.content.a[ids] = content
 
@@ -128,36 +125,35 @@ class PageCopies:
 
     def taken(self, ids: Ids) -> None:
         """The pool handed out (some of) the blocks of these copies: their readers lose the page."""
-        content = self.content.a[ids]
-        owner = self.owner.a[ids]
+        self.by_content.a[self.content.a[ids]] = -1
         if len(ids) == 1:
-            if content.item() >= 0:
-                self.by_content.a[content] = -1
+            i = ids.item()
+            slot = self.owner.a.item(i)
+            if slot >= 0:
+                self._lost(slot, self.page.a.item(i), 1)
         else:
-            held = content >= 0
-            if np.count_nonzero(held):
-                self.by_content.a[content[held]] = -1
-        if len(ids) == 1 or np.count_nonzero(owner == owner[0]) == len(ids):
-            if owner[0] >= 0:
-                self._lost(int(owner[0]), self.page.a[ids])
-        else:
-            for slot in dict.fromkeys(owner.tolist()):
+            owner = self.owner.a[ids]
+            slots = owner[:1].tolist()
+            if np.count_nonzero(owner != slots[0]):
+                slots = list(dict.fromkeys(owner.tolist()))
+            for slot in slots:
                 if slot >= 0:
-                    self._lost(slot, self.page.a[ids[owner == slot]])
+                    mine = ids[owner == slot] if len(slots) > 1 else ids
+                    self._lost(slot, self.page.a[mine], len(mine))
         if self._more_owners:
             for i in ids.tolist():
                 for slot, page in self._more_owners.pop(i, ()):
-                    self._lost(slot, np.array([page], dtype=np.int64))
+                    self._lost(slot, page, 1)
         self._ids.give_back(ids)
 
-    def _lost(self, slot: int, pages: Ids) -> None:
+    def _lost(self, slot: int, which: Ids | int, pages: int) -> None:
         state = self.states[slot]
         assert state is not None
-        state.copy[pages] = -1
-        state.host_only += len(pages)
-        self.host_only += len(pages)
-        state.unpinned -= len(pages)
-        state.lost += len(pages)
+        state.copy[which] = -1
+        state.host_only += pages
+        self.host_only += pages
+        state.unpinned -= pages
+        state.lost += pages
         state.hot_required = True
         if self.on_lost is not None:
             self.on_lost(state)
@@ -172,6 +168,7 @@ class PagedState:
         "content",
         "copy",
         "detached",
+        "hits",
         "host",
         "host_only",
         "hot_blocks",
@@ -208,6 +205,8 @@ class PagedState:
         self.index_hashed = 0
         self.host_only = 0
         self.unpinned = 0
+        self.hits = 0
+        """Pages that it began with: the others had a GPU copy at first."""
         self.adopt = 0
         self.lost = 0
         self.detached = NOTHING

@@ -161,7 +161,7 @@ class HiSparseImports(HiSparseMemory):
         state.host[first:end] = self.host.new(new)
         state.index[first:end] = self.index.new(new)
         state.copy[first:end] = -1
-        state.pages = state.ready = state.planned = end
+        state.pages = state.hits = state.ready = state.planned = end
         state.host_only += new
         state.hot_required = True
         self.pages += new

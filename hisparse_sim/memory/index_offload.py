@@ -36,25 +36,24 @@ class IndexOffload:
         if access is not None:
             access.next_stored = 0
 
-    def offer(self, request: Sequence, tokens: int) -> None:
-        """Store the prompt blocks of a request that are complete after this step."""
+    def offer(self, request: Sequence, tokens: int) -> bool:
+        """Store the prompt blocks of a request that are complete after this step.
+
+        Returns whether all prompt blocks are stored.
+        """
         access = self._access.get(request)
         if access is None:
             access = self._access[request] = Access(len(request.content))
         first = access.next_stored
-        end = min(tokens, request.prompt_tokens) // self.block_size
-        if end <= first:
-            return
-        new = self.store.store(access, request.content[first:end], first, self.block_size)
-        if new is not None:
-            self.store.ready(new)
-            self.stored_blocks += len(new)
-            access.next_stored = end
-
-    def quiet(self, request: Sequence) -> bool:
-        """Whether all prompt blocks of a request are stored."""
-        access = self._access.get(request)
-        return access is not None and access.next_stored >= request.prompt_tokens // self.block_size
+        whole = request.prompt_tokens // self.block_size
+        end = min(tokens // self.block_size, whole)
+        if end > first:
+            new = self.store.store(access, request.content[first:end], first, self.block_size)
+            if new is not None:
+                self.store.ready(new)
+                self.stored_blocks += len(new)
+                access.next_stored = first = end
+        return first >= whole
 
     def finish(self, request: Sequence) -> None:
         """The request is over: what it used becomes the most recent."""

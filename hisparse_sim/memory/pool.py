@@ -175,15 +175,12 @@ class Pool:
             each = 1 if run.spread else table.weight
             ids = run.ids[run.pos : run.pos + -(-n // each)]
             run.pos += len(ids)
-            stamp = table.stamp.a
-            if len(ids) == 1:
-                present = int(stamp.item(ids.item()) == run.stamp)
-                self._absent -= 1 - present
-            else:
-                here = stamp[ids] == run.stamp
-                present = int(np.count_nonzero(here))
-                if present < len(ids):
-                    self._absent -= len(ids) - present
+            present = len(ids)
+            if self._absent:
+                here = table.stamp.a[ids] == run.stamp
+                there, present = present, int(np.count_nonzero(here))
+                if present < there:
+                    self._absent -= there - present
                     ids = ids[here]
             run.ended += present
             if run.pos >= len(run.ids):
@@ -191,7 +188,6 @@ class Pool:
                 if run.spread:
                     runs.appendleft(_Run(run.ended * (table.weight - 1)))
             if present:
-                stamp[ids] = 0
                 table.taken(ids)
                 n -= present * each
         if n < 0:
@@ -215,36 +211,37 @@ class Pool:
 class IdSource:
     """Small integers, given out and taken back."""
 
-    __slots__ = ("_next", "_returned")
+    __slots__ = ("_idle", "_left", "bound")
 
     def __init__(self) -> None:
-        self._next = 0
-        self._returned: list[Ids] = []
+        self.bound = 0
+        """All ids given out so far lie below this."""
+        self._idle = np.empty(0, dtype=np.int64)
+        """A stack with room for all ids; ``_left`` of them are on it."""
+        self._left = 0
 
     def new(self, n: int) -> Ids:
         """``n`` ids that nobody else holds."""
-        got: list[Ids] = []
-        while n and self._returned:
-            back = self._returned.pop()
-            if len(back) > n:
-                self._returned.append(back[n:])
-                back = back[:n]
-            got.append(back)
-            n -= len(back)
-        if n:
-            got.append(np.arange(self._next, self._next + n, dtype=np.int64))
-            self._next += n
-        return got[0] if len(got) == 1 else np.concatenate(got) if got else np.empty(0, dtype=np.int64)
+        if n > self._left:
+            self._more(n - self._left)
+        self._left -= n
+        return self._idle[self._left : self._left + n].copy()
+
+    def _more(self, n: int) -> None:
+        """Put ``n`` ids that nobody ever held on the stack."""
+        bound, self.bound = self.bound, self.bound + n
+        if self.bound > len(self._idle):
+            grown = np.empty(max(self.bound, len(self._idle) * 3 // 2, 1024), dtype=np.int64)
+            grown[: self._left] = self._idle[: self._left]
+            self._idle = grown
+        self._idle[self._left : self._left + n] = np.arange(bound, self.bound)
+        self._left += n
 
     def give_back(self, ids: Ids) -> None:
         """These ids may be used again."""
-        if len(ids):
-            self._returned.append(ids)
-
-    @property
-    def bound(self) -> int:
-        """All ids given out so far lie below this."""
-        return self._next
+        n = len(ids)
+        self._idle[self._left : self._left + n] = ids
+        self._left += n
 
 
 class HashedBlocks:

@@ -119,19 +119,24 @@ class HiSparseMemory:
         return -(-min(tokens, self.sizes.max_model_len) // self.block_size)
 
     def _admits(self, hit: Hit, pages: int, resident_pages: int, watermark_blocks: int) -> bool:
-        sizes = self.sizes
         hits = len(hit.host)
         host = max(pages - hits, 0)
         gpu = max(pages - len(hit.gpu), 0) + watermark_blocks
-        gpu += sizes.resident_groups * max(resident_pages - hits, 0)
+        gpu += self.sizes.resident_groups * max(resident_pages - hits, 0)
         if hits:
-            host += self.host.idle(hit.host)
-            gpu += self.index.idle(hit.gpu) + self.hot_blocks
-        if host > self.host_pool.free:
-            self.refusal = "host blocks"
+            gpu += self.hot_blocks
+        self.refusal = "host blocks"
+        # Hit blocks that lie in the free list leave it; they are counted only if it matters.
+        if not self._leaves_room(self.host, host, hit.host):
             return False
         self.refusal = "GPU blocks"
-        return gpu <= self.gpu.free
+        return self._leaves_room(self.index, gpu, hit.gpu)
+
+    @staticmethod
+    def _leaves_room(table: HashedBlocks, new: int, hit: Ids) -> bool:
+        """Whether ``new`` blocks are free beside those that were hit."""
+        left = table.pool.free - new
+        return left >= len(hit) or (left >= 0 and left >= table.idle(hit))
 
     def shortage(self, request: Sequence) -> str:
         """What a waiting request would lack even if nothing of it were cached; empty: nothing."""
@@ -170,7 +175,7 @@ class HiSparseMemory:
             self.host.touch(hit.host)
             self.index.touch(hit.gpu)
             state.reach(hits)
-            state.pages = state.host_only = state.adopt = hits
+            state.pages = state.host_only = state.hits = state.adopt = hits
             self.pages += hits
             self.copies.host_only += hits
             state.ready = state.planned = state.published = state.index_hashed = hits
@@ -264,20 +269,20 @@ class HiSparseMemory:
             state.index_hashed = target
         if target > state.published:
             state.target = target
-            self._publish_host(state)
+            self._publish_host(state, state.ready)
 
-    def _publish_host(self, state: PagedState) -> None:
+    def _publish_host(self, state: PagedState, here_from: int) -> None:
+        """``here_from``: the page from which on none has lost its GPU copy."""
         end = min(state.target, state.ready)
         first = state.published
         if end > first:
             content = state.content[first:end]
             self.host.publish(state.host[first:end], content)
             copy = state.copy[first:end]
-            if len(copy) > 1 and state.host_only:
+            if first < here_from and state.host_only:
                 here = copy >= 0
                 copy, content = copy[here], content[here]
-            if len(copy) > 1 or (len(copy) and copy.item() >= 0):
-                self.copies.record(copy, content)
+            self.copies.record(copy, content)
             state.published = end
         if state.ready >= state.target:
             state.target = -1
@@ -290,23 +295,19 @@ class HiSparseMemory:
         ``scheduled``: tokens of each request in this step, in schedule order, before they count as
         computed.
         """
-        budget = self.sizes.max_model_len // self.block_size
-        size = self.block_size
+        size, longest, offload = self.block_size, self.sizes.max_model_len, self.index_offload
+        budget = longest // size
         due = step + self.sizes.transfer_delay_steps
         for request, tokens in scheduled.items():
             state: PagedState = request.memory
-            sealed = min(request.computed + tokens, request.num_tokens) // size
-            if sealed > state.planned and budget:
-                first = state.planned
-                end = min(sealed, first + budget)
+            after = request.computed + tokens
+            first, sealed = state.planned, min(after, request.num_tokens) // size
+            if sealed > first and budget:
+                state.planned = end = min(sealed, first + budget)
                 budget -= end - first
                 self.planned_pages += end - first
-                self.copies.ref.hold(state.copy[first:end])
-                self.host.ref.hold(state.host[first:end])
-                state.planned = end
                 self.writebacks.append(Writeback(due, state, first, end))
-            if self.index_offload is not None:
-                self.index_offload.offer(request, request.computed + tokens)
+            stored = offload is None or offload.offer(request, after)
             if state.adopt:
                 self._adopt(state)
             cold = request.quiet_while_free = state.hot_blocks < self.hot_blocks
@@ -315,9 +316,8 @@ class HiSparseMemory:
             elif self.pressed or state.pages >= self.sizes.window_pages:
                 state.hot_required = True
             request.quiet_until = 0
-            stored = self.index_offload is None or self.index_offload.quiet(request)
             if stored and not (cold and state.hot_required):
-                request.quiet_until = min(self._quiet_until(state), self.sizes.max_model_len - 1)
+                request.quiet_until = min(self._quiet_until(state), longest - 1)
 
     def _quiet_until(self, state: PagedState) -> int:
         """Tokens up to which a request needs no page, no write-back and no hash."""
@@ -342,17 +342,15 @@ class HiSparseMemory:
         end = min(end, state.pages - ACTIVE_TAIL_PAGES)
         if end <= first:
             return
-        pages = np.arange(first, end)
-        ids = state.copy[first:end].copy()
-        if len(ids) == 1:
-            if ids.item() < 0:
-                ids = NOTHING
-        elif state.host_only:
+        state.unpinned_to = end
+        if downwards:
+            pages = np.arange(end - 1, first - 1, -1)
+            ids = state.copy[first:end][::-1].copy()
+        else:
+            pages, ids = np.arange(first, end), state.copy[first:end].copy()
+        if first < state.hits:
             here = ids >= 0
             pages, ids = pages[here], ids[here]
-        if downwards:
-            pages, ids = pages[::-1], ids[::-1]
-        state.unpinned_to = end
         if len(ids):
             state.unpinned += len(ids)
             self.copies.unpin(ids, state.slot, pages)
@@ -388,27 +386,22 @@ class HiSparseMemory:
             return 0
         done = 0
         for w in due:
-            done += w.end - w.first
-            ids = w.state.copy[w.first : w.end]
-            if w.state.alive:
-                self.copies.ref.drop(ids)
-            else:
-                self.copies.discard(ids.copy())
-        for w in due:
             state = w.state
-            host = state.host[w.first : w.end]
+            done += w.end - w.first
             state.ready = w.end
             if state.alive:
                 if state.hot_blocks == self.hot_blocks:
                     self._unpin(state, w.end, downwards=False)
-                self.host.ref.drop(host)
-            elif len(state.detached) and w.end == state.planned:
+                continue
+            self.copies.discard(state.copy[w.first : w.end].copy())
+            host = state.host[w.first : w.end]
+            if len(state.detached) and w.end == state.planned:
                 self._finish_detached(state, host)
             else:
                 self.host.release(host.copy())
         for w in due:
             if w.state.alive and w.state.target >= 0:
-                self._publish_host(w.state)
+                self._publish_host(w.state, w.first)
         self.completed_pages += done
         return done
 
@@ -435,6 +428,9 @@ class HiSparseMemory:
         if finished and self.index_offload is not None:
             self.index_offload.finish(request)
         pages = state.pages
+        if state.planned > state.ready:  # what is on its way outlives the request
+            self.copies.ref.hold(state.copy[state.ready : state.planned])
+            self.host.ref.hold(state.host[state.ready : state.planned])
         if finished and state.target > 0 and state.planned > state.ready:
             state.detached = state.host[: state.target].copy()
             self.host.ref.hold(state.detached)

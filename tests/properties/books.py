@@ -53,7 +53,7 @@ def check_blocks(memory: Memory, requests: list[Request]) -> None:
 
 def in_order(memory: HiSparseMemory, states: list) -> tuple[list[Ids], list[Ids], list[Ids]]:
     """Holders of indexer blocks, host blocks and GPU copies; 0.33 writes back and gives up in page order."""
-    moving = memory.writebacks
+    moving = [w for w in memory.writebacks if not w.state.alive]
     detached = {id(w.state): w.state.detached for w in moving if len(w.state.detached)}
     held = [s.copy[s.unpinned_to : s.pages] for s in states]
     return (
