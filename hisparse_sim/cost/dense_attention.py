@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import log2
 
-import numpy as np
-
 from hisparse_sim.cost.domain import Domain
 from hisparse_sim.cost.machine import Machine, gqa_projection_weights, mla_projection_weights
 from hisparse_sim.cost.profile import Profile, Term
 from hisparse_sim.cost.term import GRADE_UNCERTAINTY
-from hisparse_sim.cost.work import Floats, Ints
 from hisparse_sim.scenario.model import ModelSpec
 
 _SHORT_TOKENS = 64.0
@@ -110,17 +107,17 @@ class DenseAttention:
             core += work + read if self._fitted_prefill else max(work, read)
         return self._layers * (self._machine.matrices_s(self._weights, tokens) + core)
 
-    def decodes_s(self, batch: int, context_tokens: Ints) -> Floats:
+    def decodes_s(self, batch: int, contexts: range) -> list[float]:
         """``step_s`` of each of several steps that only decode, to the last bit."""
-        core = context_tokens.astype(np.float64) * self._context_s
-        core += self._base_s + self._row_s * batch
-        if self._doubling_s:
-            # Not numpy's logarithm: its last bit differs.
-            doublings = [log2(max(tokens / _SHORT_TOKENS, 1.0)) for tokens in context_tokens.tolist()]
-            core += self._doubling_s * np.array(doublings)
-        core += self._machine.matrices_s(self._weights, float(batch))
-        core *= self._layers
-        return core
+        if contexts[0] <= _SHORT_TOKENS:
+            return [self.step_s(batch, context, ()) for context in contexts]
+        layers, matrices_s = self._layers, self._machine.matrices_s(self._weights, float(batch))
+        context_s, doubling_s, fixed_s = self._context_s, self._doubling_s, self._base_s + self._row_s * batch
+        return [
+            layers
+            * (matrices_s + (context * context_s + fixed_s + doubling_s * log2(context / _SHORT_TOKENS)))
+            for context in contexts
+        ]
 
     def uncertainty(self, decodes: bool, prefills: bool) -> float:
         """Relative, of a step's seconds: the largest of the fitted terms, else that of arithmetic."""

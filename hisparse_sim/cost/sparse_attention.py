@@ -12,13 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from hisparse_sim.cost.domain import Domain
 from hisparse_sim.cost.forms import PiecewiseLinear
 from hisparse_sim.cost.prefill_form import PREFILL_WORK, Thresholds, thresholds
 from hisparse_sim.cost.profile import Profile, Term
-from hisparse_sim.cost.work import Floats, Ints
 from hisparse_sim.scenario.model import ModelSpec
 
 FAMILIES = {(6144, 32): "glm", (7168, 64): "deepseek"}
@@ -119,15 +116,14 @@ class SparseAttention:
             return cost + self._reach_s * topk + self._topk_s
         return cost + self._reach_s * context_tokens
 
-    def decodes_s(self, batch: int, context_tokens: Ints) -> Floats:
+    def decodes_s(self, batch: int, contexts: range) -> list[float]:
         """``decode_s`` of each of several steps, to the last bit."""
-        topk = self._topk
-        cost = self._rows(batch) + self._context_s * context_tokens.astype(np.float64)
-        cost += self._selected_s * np.minimum(context_tokens, batch * topk)
-        long = context_tokens > topk
-        cost += self._reach_s * np.where(long, topk, context_tokens)
-        cost += np.where(long, self._topk_s, 0.0)
-        return cost
+        topk, most = self._topk, batch * self._topk
+        if contexts[0] < most or contexts[0] <= topk:
+            return [self.decode_s(batch, context) for context in contexts]
+        rows_s, context_s = self._rows(batch), self._context_s
+        selected_s, reach_s, topk_s = self._selected_s * most, self._reach_s * topk, self._topk_s
+        return [rows_s + context_s * context + selected_s + reach_s + topk_s for context in contexts]
 
     def indexer_decode_s(self, batch: int, context_tokens: int) -> float:
         """Of ``decode_s`` without drafts: scoring, selection, and what a layer with an indexer takes longer.

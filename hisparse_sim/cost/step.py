@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from math import hypot
+from math import ceil, hypot
 from sys import maxsize
 from typing import NamedTuple
-
-import numpy as np
 
 from hisparse_sim.cost.dense_attention import DenseAttention
 from hisparse_sim.cost.domain import Domain, Limit, Outside
@@ -19,7 +17,7 @@ from hisparse_sim.cost.profile import Profile
 from hisparse_sim.cost.sparse_attention import SparseAttention
 from hisparse_sim.cost.term import GRADE_UNCERTAINTY, Term
 from hisparse_sim.cost.tiers import NOTHING, Tiers
-from hisparse_sim.cost.work import Floats, Ints, StepCost, StepWork
+from hisparse_sim.cost.work import PARTS, StepCost, StepWork
 from hisparse_sim.memory.layout import kv_layout, require_hisparse, tensor_parallel
 from hisparse_sim.scenario.engine import EngineSpec
 from hisparse_sim.scenario.model import ModelSpec
@@ -141,11 +139,11 @@ class StepCostModel:
 
     def step(self, work: StepWork) -> StepCost:
         """Seconds by part, and traffic, of one step. An empty step costs nothing."""
-        batch, drafts = work.decode_requests, work.draft_tokens
-        tokens = batch + drafts
-        context, prefills = work.decode_context_tokens, work.prefills
+        batch = work.decode_requests
+        tokens = batch + work.draft_tokens
+        context = work.decode_context_tokens
         longest, chunk = 0, self._chunk_tokens
-        for new, past in prefills:
+        for new, past in work.prefills:
             tokens += new
             if new > chunk:
                 past = reached(new, past, chunk)
@@ -164,7 +162,16 @@ class StepCostModel:
             or self._always
         ):
             self.outside.note(batch, context, tokens, longest, group)
-        attention = self.attention.step_s(batch, context, prefills, drafts)
+        return self._priced(work, tokens)
+
+    def unnoted(self, work: StepWork) -> StepCost:
+        """``step`` that counts nowhere as outside."""
+        tokens = work.tokens
+        return self._priced(work, tokens) if tokens else StepCost()
+
+    def _priced(self, work: StepWork, tokens: int) -> StepCost:
+        batch, drafts = work.decode_requests, work.draft_tokens
+        attention = self.attention.step_s(batch, work.decode_context_tokens, work.prefills, drafts)
         moe, dense, allreduce = self._of_tokens.get(tokens) or self._by_tokens(tokens)
         if work.group_tokens:
             moe = self._moe_s(tokens, work.group_tokens)
@@ -193,38 +200,33 @@ class StepCostModel:
             tier.lookups_rows,
         )
 
-    def unnoted(self, work: StepWork) -> StepCost:
-        """``step`` that counts nowhere as outside."""
-        counted, self.outside = self.outside, Outside(self.outside.domain)
-        cost = self.step(work)
-        self.outside = counted
-        return cost
+    def decodes(self, work: StepWork, first: StepCost, steps: int) -> tuple[list[float], list[float]]:
+        """``attention_s`` and ``total_s`` of ``work`` and the steps after it, to the last bit.
 
-    def decodes(self, work: StepWork, context_tokens: Ints) -> Floats:
-        """``step`` of ``work`` with each of these contexts instead of its own, to the last bit.
-
-        ``work`` only decodes. Returns (steps, fields of ``StepCost``); counts nothing as outside.
+        ``work`` only decodes, and with each step every context grows by one token. ``first``: what it
+        costs; nothing is left of its mirror's copy, nor will be. Counts nothing as outside.
         """
-        first = self.unnoted(work)
-        costs = np.empty((len(context_tokens), len(first)))
-        costs[:] = first
-        costs[:, _ATTENTION] = self.attention.decodes_s(work.decode_requests, context_tokens)
-        if self._tiers is not None:
-            busy = np.add.accumulate(costs[:, :_MIRROR], axis=1)[:, -1]
-            copying = self._tiers.copying_s(first.h2d_bytes, first.d2h_bytes)
-            costs[:, _MIRROR] = np.maximum(0.0, copying - busy)
-        return costs
+        batch, context = work.decode_requests, work.decode_context_tokens
+        contexts = range(context, context + steps * batch, batch)
+        attentions = self.attention.decodes_s(batch, contexts)
+        totals = attentions
+        for part in first[1:PARTS]:
+            if part:
+                totals = [total + part for total in totals]
+        return attentions, totals
 
-    def note_decodes(self, work: StepWork, context_tokens: Ints) -> None:
-        """Steps priced by ``decodes`` are taken: count those that lie outside; contexts rise."""
+    def note_decodes(self, work: StepWork, steps: int) -> None:
+        """Steps priced by ``decodes`` are taken: count those that lie outside."""
         batch = work.decode_requests
+        last = work.decode_context_tokens + (steps - 1) * batch
         most = min(batch * self._most_context, self._most_pairs)
         most_batch = min(self._most_batch, self._most_tokens, self._most_group / self.engine.dp)
-        always = self._always or batch > most_batch
-        outside = len(context_tokens) if always else int(np.count_nonzero(context_tokens > most))
-        if outside:
-            group = batch * self.engine.dp
-            self.outside.note(batch, int(context_tokens[-1]), batch, 0, group, steps=outside)
+        outside = steps
+        if not self._always and batch <= most_batch:
+            if last <= most:
+                return
+            outside = min(steps, ceil((last - most) / batch))
+        self.outside.note(batch, last, batch, 0, batch * self.engine.dp, steps=outside)
 
     def _by_tokens(self, tokens: int) -> tuple[float, float, float]:
         """Experts, dense layers and exchange of ``tokens``, which depend on nothing else; remembered."""
@@ -351,7 +353,6 @@ def reached(new_tokens: int, past_tokens: int, chunk_tokens: int) -> int:
 
 
 UNBOUNDED = Domain()
-_ATTENTION, _MIRROR = StepCost._fields.index("attention_s"), StepCost._fields.index("mirror_s")
 _REMEMBERED = 65_536
 """Token counts whose prices are kept; a step's budget is rarely as large."""
 

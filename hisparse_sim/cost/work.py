@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-
 
 class StepWork(NamedTuple):
     """The work of one engine step on one DP replica, as the scheduler decided it.
@@ -103,9 +97,3 @@ class StepCost(NamedTuple):
 
 PARTS = StepCost._fields.index("h2d_bytes")
 """How many of its fields, from the first on, are seconds of the step."""
-
-
-def totals_s(costs: Floats) -> Floats:
-    """``total_s`` of each row, to the last bit. ``costs``: (steps, fields of ``StepCost``)."""
-    found: Floats = np.add.accumulate(costs[:, :PARTS], axis=1)[:, -1]
-    return found

@@ -143,7 +143,7 @@ class Fleet:
             queue=merged([recorder.queue for recorder in recorders]),
             gaps=gaps,
             gaps_s=sum(r.gaps_s for r in recorders),
-            cost=StepCost(*map(sum, zip(*(r.cost for r in recorders), strict=True))),
+            paid=StepCost(*map(sum, zip(*(r.cost for r in recorders), strict=True))),
             link_s=sum(r.link_s for r in recorders),
             short_of=short,
             steps=sum(r.steps for r in recorders),

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from operator import add
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from operator import neg
 
-import numpy as np
-
-from hisparse_sim.cost.work import Floats, StepCost, totals_s
+from hisparse_sim.cost.work import StepCost
 from hisparse_sim.workload.request import RequestSpec, Session
 
 
@@ -93,19 +91,20 @@ class StepRow:
     replica: int = 0
     """Which engine of the run."""
 
-    def go_on(self, steps: int, end_s: float, h2d_bytes: Floats | float, d2h_bytes: Floats | float) -> None:
-        """So many steps more, of the same kind; bytes are of one, or of each."""
+    def go_on(self, steps: int, end_s: float, h2d_bytes: float, d2h_bytes: float) -> None:
+        """So many steps more, of the same kind; bytes are of one."""
         self.last_step += steps
         self.end_s = end_s
-        self.h2d_bytes = added(self.h2d_bytes, h2d_bytes)
-        self.d2h_bytes = added(self.d2h_bytes, d2h_bytes)
+        self.h2d_bytes = added(self.h2d_bytes, h2d_bytes, steps)
+        self.d2h_bytes = added(self.d2h_bytes, d2h_bytes, steps)
 
 
-def added(total: float, values: Floats | float) -> float:
-    """``total`` and the values, added one after the other: to the last bit as single steps add them."""
-    if not isinstance(values, np.ndarray):
-        return total + values
-    return float(np.add.accumulate(np.concatenate(((total,), values)))[-1])
+def added(total: float, value: float, times: int) -> float:
+    """``total`` and the value so many times, one after the other: to the last bit as single steps add it."""
+    if value:
+        for _ in range(times):
+            total += value
+    return total
 
 
 @dataclass(slots=True)
@@ -132,8 +131,13 @@ class Recorder:
     """(batch, gap before it) of each batch after which no longer gap has come: gaps fall."""
     gaps_s: float = 0.0
     """Their exact sum."""
-    cost: StepCost = field(default_factory=StepCost)
-    """Of all steps together."""
+    paid: StepCost = field(default_factory=StepCost)
+    """Of all steps together, without the last ones if these differ in their attention alone."""
+    _alike: StepCost = field(default_factory=StepCost)
+    """What each of those costs apart from that, and how many they are."""
+    _times: int = 0
+    _attention_s: float = 0.0
+    """Of the last ones, together."""
     link_s: float = 0.0
     """Steps waited so long for transfers, beyond their cost."""
     short_of: dict[str, float] = field(default_factory=dict)
@@ -150,6 +154,13 @@ class Recorder:
     draft_tokens: int = 0
     accepted_tokens: int = 0
     _lack: tuple[float, str] = (0.0, "")
+
+    @property
+    def cost(self) -> StepCost:
+        """Of all steps together."""
+        times = self._times
+        others = [total + value * times for total, value in zip(self.paid[1:], self._alike[1:], strict=True)]
+        return StepCost(self.paid.attention_s + self._attention_s, *others)
 
     @property
     def parts(self) -> dict[str, float]:
@@ -184,41 +195,97 @@ class Recorder:
 
     def step(self, row: StepRow, cost: StepCost) -> None:
         """One engine step; it joins the last row if that is of the same kind."""
-        self.pay(cost, row.end_s - row.start_s)
+        seconds = row.end_s - row.start_s
+        self.busy_s += seconds
+        stall = seconds - cost.total_s
+        if stall > _ROUNDING_S:
+            self.link_s += stall
+        self._pay(cost, 1)
+        self._attention_s += cost.attention_s
+        self._append(row)
+
+    def _append(self, row: StepRow) -> StepRow:
+        """Put a step into the last row if that is of the same kind; returns the row that it is in."""
         last = self.rows[-1] if self.rows else None
         if (
             last is not None
-            and abs(last.gpu_free_blocks - row.gpu_free_blocks) <= self.grain_blocks
+            and last.decodes == row.decodes
             and not row.prefill_tokens
             and not last.prefill_tokens
-            and last.decodes == row.decodes
             and last.running == row.running
             and last.waiting == row.waiting
+            and abs(last.gpu_free_blocks - row.gpu_free_blocks) <= self.grain_blocks
             and last.host_free_blocks == row.host_free_blocks
             and last.host_only_pages == row.host_only_pages
             and last.preemptions == row.preemptions == 0
             and row.start_s == last.end_s
         ):
             last.go_on(1, row.end_s, row.h2d_bytes, row.d2h_bytes)
+            return last
+        self.rows.append(row)
+        return row
+
+    def _pay(self, cost: StepCost, steps: int) -> None:
+        """Count so many steps that cost the same, apart from their attention, which comes first in a cost."""
+        self.steps += steps
+        if cost[1:] == self._alike[1:]:
+            self._times += steps
         else:
-            self.rows.append(row)
+            self.paid, self._attention_s = self.cost, 0.0
+            self._alike, self._times = cost, steps
 
-    def pay(self, cost: StepCost, seconds: float) -> None:
-        """Count a step that took so long."""
-        self.steps += 1
-        self.busy_s += seconds
-        self.cost = StepCost._make(map(add, self.cost, cost))
-        stall = seconds - cost.total_s
-        if stall > _ROUNDING_S:
-            self.link_s += stall
+    def decodes(
+        self,
+        row: StepRow,
+        cost: StepCost,
+        attentions_s: Sequence[float],
+        ends_s: Sequence[float],
+        free_blocks: Sequence[int],
+    ) -> None:
+        """Steps one after the other, each a token of all ``row.decodes`` requests, which ride in the cohort.
 
-    def pay_each(self, costs: Floats, seconds: Floats) -> None:
-        """Count several steps: their costs, one row each with the fields of ``StepCost``, and times."""
-        self.steps += len(costs)
-        self.busy_s = added(self.busy_s, seconds)
-        self.cost = StepCost(*np.add.accumulate(np.vstack((self.cost, costs)))[-1].tolist())
-        stalls = seconds - totals_s(costs)
-        self.link_s = added(self.link_s, stalls[stalls > _ROUNDING_S])
+        ``row`` and ``cost`` are of each of them, apart from attention, ends and free GPU blocks, which
+        do not rise. The first begins at ``row.start_s``.
+        """
+        steps, riders = len(ends_s), row.decodes
+        if not steps:
+            return
+        first = self.steps
+        self._pay(cost, steps)
+        busy_s, attention_s, gaps_s, gaps = self.busy_s, self._attention_s, self.gaps_s, self.gaps
+        before, start_s, longest_s = self.returned_s, row.start_s, 0.0
+        for end_s, seconds in zip(ends_s, attentions_s, strict=True):
+            attention_s += seconds
+            busy_s += end_s - start_s
+            gap_s = end_s - before
+            gaps_s += gap_s * riders
+            us = int(gap_s * 1e6 + 0.5)
+            gaps[us] = gaps.get(us, 0) + riders
+            if gap_s > longest_s:
+                longest_s = gap_s
+            before = start_s = end_s
+        self.busy_s, self._attention_s, self.gaps_s, self.returned_s = busy_s, attention_s, gaps_s, before
+        self.rode(first, longest_s)
+        self._append_alike(row, first, ends_s, free_blocks)
+
+    def _append_alike(self, row: StepRow, step: int, ends_s: Sequence[float], free: Sequence[int]) -> None:
+        """The rows of ``decodes``, whose first is ``step``."""
+        done, steps = 0, len(ends_s)
+        h2d_bytes, d2h_bytes = row.h2d_bytes, row.d2h_bytes
+        while True:
+            row.first_step = row.last_step = step + done
+            row.end_s, row.gpu_free_blocks = ends_s[done], free[done]
+            last = self._append(row)
+            done += 1
+            # A row tells the free blocks of its first step.
+            least = last.gpu_free_blocks - self.grain_blocks
+            more = bisect_right(free, -least, done, steps, key=neg) - done
+            if more:
+                done += more
+                last.go_on(more, ends_s[done - 1], h2d_bytes, d2h_bytes)
+            if done == steps:
+                return
+            row = replace(last, start_s=ends_s[done - 1], h2d_bytes=h2d_bytes, d2h_bytes=d2h_bytes)
 
     def tokens(self, now: float, records: Iterable[RequestRecord], riders: int = 0) -> None:
         """Each of these requests, and ``riders`` that ride in the cohort, has a token more."""
@@ -275,14 +342,6 @@ class Recorder:
         self.gaps_s += seconds * count
         gaps, us = self.gaps, int(seconds * 1e6 + 0.5)
         gaps[us] = gaps.get(us, 0) + count
-
-    def gap_each(self, seconds: Floats, count: int) -> None:
-        """``count`` tokens came after each of these gaps."""
-        self.gaps_s = added(self.gaps_s, seconds * count)
-        gaps = self.gaps
-        each, times = np.unique((seconds * 1e6 + 0.5).astype(np.int64), return_counts=True)
-        for us, n in zip(each.tolist(), times.tolist(), strict=True):
-            gaps[us] = gaps.get(us, 0) + n * count
 
 
 _ROUNDING_S = 1e-6

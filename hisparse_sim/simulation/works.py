@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hisparse_sim.cost.work import StepWork
+from hisparse_sim.memory.base import NEVER
 from hisparse_sim.memory.offload import OffloadMemory
 from hisparse_sim.memory.residency import HiSparseMemory
 from hisparse_sim.memory.residency_v030 import HiSparseMemoryV030
@@ -86,23 +87,16 @@ class Works:
             mirrored_tokens=tokens if hisparse else 0,
         )
 
-    def decodes(self, later: int, last: StepWork | None = None) -> StepWork:
-        """The work of decoding one token of each request of the cohort, ``later`` steps from now.
-
-        ``last``: the work of the step before, if it is known.
-        """
+    def decodes(self) -> tuple[StepWork, int]:
+        """The work of decoding one token of each request of the cohort, and for how many steps nothing but
+        its context changes if nobody joins, leaves or loses a page."""
         cohort = self._scheduler.cohort
         riders = len(cohort)
-        if last is None:
-            context = cohort.tokens + (later + 1) * riders
-        else:
-            context = last.decode_context_tokens + riders
+        context = cohort.tokens + riders
         if self.lookups is None:
-            return StepWork(riders, context, sampled=riders)
-        if last is not None and cohort.steps + later < self.lookups.until:
-            return last._replace(decode_context_tokens=context)
-        rows, missed, most_missed = self.lookups.total(cohort.steps + later)
-        return StepWork(
+            return StepWork(riders, context, sampled=riders), NEVER
+        rows, missed, most_missed = self.lookups.total(cohort.steps)
+        work = StepWork(
             riders,
             context,
             sampled=riders,
@@ -111,6 +105,7 @@ class Works:
             miss_rows_max=most_missed / UNIT,
             mirrored_tokens=riders,
         )
+        return work, max(1, self.lookups.until - cohort.steps)
 
     def levels(self) -> tuple[int, int, int, int, int]:
         """Free blocks on GPU and host; running requests' pages on the GPU, only off it, and hot blocks."""
