@@ -148,8 +148,9 @@ class Scheduler:
             and not (request.quiet_while_free and self.memory.pressed)
         ):
             return False
-        # The step that samples its last token decides something: that it ends.
-        last = min(request.end_tokens, self.config.max_model_len) - 2
+        # It must ride no longer when the batch that samples its last token comes back. With asynchronous
+        # scheduling a step is decided before that.
+        last = min(request.end_tokens, self.config.max_model_len) - (1 if flying else 2)
         tokens = min(request.quiet_until, last) - request.computed
         if tokens <= 0 or not self.memory.ride(request):
             return False
