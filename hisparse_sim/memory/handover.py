@@ -82,7 +82,7 @@ class ResidentImports(ResidentMemory):
         if not self.fits(hit, request.num_tokens, others_running=others_running):
             return False
         state = self.start(request, hit)
-        self.allocate(state, self.pages_for(request.prompt_tokens))
+        self.allocate(request, state, self.pages_for(request.prompt_tokens))
         request.memory = state
         self.arrivals.begin(request, hit)
         return True

@@ -90,6 +90,10 @@ class OffloadMemory(ResidentMemory):
             access = self._access[request] = Access(len(request.content))
         return access
 
+    def private_from(self, request: Sequence) -> int:
+        """Its prompt is of use to the host."""
+        return max(request.private_from, request.prompt_tokens // self.block_size)
+
     # -- lookup and load ------------------------------------------------------------------------
 
     def expect(self, request: Sequence) -> None:
@@ -121,7 +125,7 @@ class OffloadMemory(ResidentMemory):
         ):
             return False
         state = self.start(request, hit)
-        self.allocate(state, end // self.block_size)
+        self.allocate(request, state, end // self.block_size)
         request.memory = state
         first = hit.tokens // self.block_size
         content = request.content[first : end // self.block_size]

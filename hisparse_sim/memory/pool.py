@@ -132,6 +132,12 @@ class Pool:
         else:
             runs.appendleft(_Run(blocks))
 
+    def push_back(self, blocks: int) -> None:
+        """Put anonymous blocks at the tail."""
+        if blocks > 0:
+            self.free += blocks
+            self._runs.append(_Run(blocks))
+
     def append(self, table: Table, ids: Ids, *, spread: bool = False) -> None:
         """Put items at the tail, in this order; ``spread``: the first block of each, then the second …"""
         n = len(ids)

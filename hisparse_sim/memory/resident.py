@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hisparse_sim.memory.base import MISS, Hit, Sequence, content_bound
+from hisparse_sim.memory.base import MISS, NOTHING, Hit, Sequence, content_bound
 from hisparse_sim.memory.pool import HashedBlocks, Ids, Pool
 
 
@@ -23,22 +23,28 @@ class ResidentSizes:
 
 
 class BlockState:
-    """The blocks of one request that is running or loading."""
+    """The blocks of one request that is running or loading.
 
-    __slots__ = ("blocks", "hashed", "pages", "phase")
+    Those that nobody else can ever ask for are only counted: the last of its ``pages``, from ``named`` on.
+    """
+
+    __slots__ = ("blocks", "hashed", "named", "pages", "phase")
 
     def __init__(self) -> None:
         self.phase = -1
         """Remainder of the steps in which it takes a block while it rides; -1: it takes none."""
         self.pages = 0
+        self.named = 0
         self.hashed = 0
-        self.blocks: Ids = np.empty(64, dtype=np.int64)
+        """Blocks whose content is known; only named ones can be found by it."""
+        self.blocks: Ids = NOTHING
+        """Of those that are named."""
 
     def reach(self, pages: int) -> None:
-        """Make room for ``pages`` blocks."""
+        """Make room to name ``pages`` blocks."""
         if pages > len(self.blocks):
-            grown = np.empty(max(pages, 2 * len(self.blocks)), dtype=np.int64)
-            grown[: self.pages] = self.blocks[: self.pages]
+            grown = np.empty(max(pages, 2 * len(self.blocks), 64), dtype=np.int64)
+            grown[: self.named] = self.blocks[: self.named]
             self.blocks = grown
 
 
@@ -56,7 +62,7 @@ class ResidentMemory:
         """How many of them take a block in the steps that leave this remainder."""
         self._growing = 0
         self.unnamed = 0
-        """Blocks that those who ride have taken and will be given when they alight."""
+        """Blocks in use that are only counted, those of requests that ride included."""
 
     @property
     def busy(self) -> bool:
@@ -103,7 +109,7 @@ class ResidentMemory:
         ):
             return False
         state = self.start(request, hit)
-        self.allocate(state, self.pages_for(end))
+        self.allocate(request, state, self.pages_for(end))
         request.memory = state
         self.publish(request, state, min(end, request.num_tokens))
         return True
@@ -120,7 +126,7 @@ class ResidentMemory:
             self.blocks.touch(hit.gpu)
             state.reach(hits)
             state.blocks[:hits] = hit.gpu
-            state.pages = state.hashed = hits
+            state.pages = state.named = state.hashed = hits
         return state
 
     def extend(self, request: Sequence, tokens: int) -> bool:
@@ -131,7 +137,7 @@ class ResidentMemory:
         if pages > state.pages:
             if pages - state.pages > self.gpu.free:
                 return False
-            self.allocate(state, pages)
+            self.allocate(request, state, pages)
         self.publish(request, state, min(after, request.num_tokens))
         return True
 
@@ -161,12 +167,7 @@ class ResidentMemory:
         self._phases[state.phase] -= 1
         self._growing -= 1
         state.phase = -1
-        pages = self.pages_for(request.computed)
-        if pages > state.pages:
-            state.reach(pages)
-            state.blocks[state.pages : pages] = self.blocks.new(pages - state.pages)
-            self.unnamed -= pages - state.pages
-            state.pages = pages
+        state.pages = max(state.pages, self.pages_for(request.computed))
         self.publish(request, state, request.computed - request.in_flight)
 
     def covers(self, wants: Collection[tuple[Sequence, int]]) -> bool:
@@ -200,18 +201,31 @@ class ResidentMemory:
             left.append(free)
         return left
 
-    def _private(self, request: Sequence, state: BlockState) -> bool:
-        """Whether what a request fills from now on is of no use to anybody else."""
-        return not self.sizes.prefix_caching or state.hashed >= request.private_from
+    def private_from(self, request: Sequence) -> int:
+        """From this block on nobody has a use for what a request fills but, preempted, itself."""
+        return request.private_from if self.sizes.prefix_caching else 0
 
-    def allocate(self, state: BlockState, pages: int) -> None:
+    def _private(self, request: Sequence, state: BlockState) -> bool:
+        """Whether that is so of all that it fills from now on."""
+        return state.hashed >= self.private_from(request)
+
+    def allocate(self, request: Sequence, state: BlockState, pages: int) -> None:
         """Take blocks until the request holds ``pages``."""
         new = pages - state.pages
         if new > 0:
             self.gpu.take(new)
-            state.reach(pages)
-            state.blocks[state.pages : pages] = self.blocks.new(new)
+            if self._private(request, state):
+                self.unnamed += new
+            else:
+                self._name(state, pages)
             state.pages = pages
+
+    def _name(self, state: BlockState, pages: int) -> None:
+        """Give ids to blocks that have none, up to ``pages``."""
+        named = state.named
+        state.reach(pages)
+        state.blocks[named:pages] = self.blocks.new(pages - named)
+        state.named = pages
 
     def publish(self, request: Sequence, state: BlockState, known_tokens: int) -> None:
         """Make whole blocks below ``known_tokens`` findable."""
@@ -219,9 +233,12 @@ class ResidentMemory:
             return
         target = known_tokens // self.block_size
         if target > state.hashed:
-            first = state.hashed
-            self.blocks.publish(state.blocks[first:target], request.content[first:target])
+            self._publish(request, state, state.hashed, min(target, state.named))
             state.hashed = target
+
+    def _publish(self, request: Sequence, state: BlockState, first: int, end: int) -> None:
+        if end > first:
+            self.blocks.publish(state.blocks[first:end], request.content[first:end])
 
     def returned(self, request: Sequence, known_tokens: int) -> None:
         """An asynchronous batch has come back: more of the request's tokens are known."""
@@ -230,7 +247,19 @@ class ResidentMemory:
     def release(self, request: Sequence, *, finished: bool) -> None:
         """A request ends or is preempted: its blocks go back, the tail of the sequence first."""
         state: BlockState = request.memory
-        self.blocks.release(state.blocks[: state.pages][::-1].copy())
+        named, hashed = state.named, state.hashed
+        if unnamed := state.pages - named:
+            self.unnamed -= unnamed
+            if (
+                finished or not hashed
+            ):  # whole blocks to the tail like all with a hash, the others to the front
+                whole = max(hashed - named, 0)
+                self.gpu.push_back(whole)
+                self.gpu.push_front(unnamed - whole)
+            else:
+                self._name(state, state.pages)
+                self._publish(request, state, named, hashed)
+        self.blocks.release(state.blocks[: state.named][::-1].copy())
         request.memory = None
 
     def settle(self, scheduled: Mapping[Sequence, int], step: int) -> None:

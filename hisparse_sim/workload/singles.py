@@ -61,7 +61,7 @@ class SingleRequests:
                 name,
                 prompt_tokens,
                 output_tokens,
-                content=said(name, prompt_tokens, tenant.prefix),
+                content=said(name, prompt_tokens, tenant.prefix) if tenant.prefix.tokens else (),
                 delay_s=self._pause_s(index, draws),
                 priority=tenant.priority,
             )

@@ -33,7 +33,7 @@ def check_blocks(memory: Memory, requests: list[Request]) -> None:
     """In each pool the blocks that somebody uses and the free ones are all there are."""
     states = [r.memory for r in requests if r.memory is not None]
     if isinstance(memory, ResidentMemory):
-        used = referenced(memory.blocks, [s.blocks[: s.pages] for s in states])
+        used = referenced(memory.blocks, [s.blocks[: s.named] for s in states])
         assert memory.gpu.free + used + memory.unnamed == memory.gpu.total
         if isinstance(memory, OffloadMemory):
             store = memory.store

@@ -248,17 +248,17 @@ class Watched:
 
         return ask
 
-    def end(self, request: Request) -> int:
-        return min(request.end_tokens, self.scheduler.config.max_model_len)
+    def last_token_is_on_the_way(self, request: Request) -> bool:
+        computed, _, placeholders = self.scheduler.counts(request)
+        end = min(request.end_tokens, self.scheduler.config.max_model_len)
+        return placeholders > 0 and computed + 2 - placeholders >= end
 
     def schedule(self) -> Decision:
         scheduler: Scheduler = self.scheduler
         self.aside, self.refused = {r for r in scheduler.waiting if r.stale}, {}
         self.waiting, self.running = list(scheduler.waiting), list(scheduler.running)
         self.loading = list(scheduler.loading)
-        self.idle = {
-            r for r in self.running if r.placeholders and r.computed + 2 - r.placeholders >= self.end(r)
-        }
+        self.idle = {r for r in self.running if self.last_token_is_on_the_way(r)}
         self.decision = self._schedule()
         return self.decision
 
