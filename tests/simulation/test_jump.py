@@ -9,6 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hisparse_sim.memory.base import NEVER
+from hisparse_sim.memory.resident import ResidentMemory
 from hisparse_sim.scenario.loader import load_scenario
 from hisparse_sim.simulation.result import Result
 from hisparse_sim.simulation.run import simulate
@@ -123,6 +125,29 @@ def test_jumps_and_single_steps_agree(kind: str) -> None:
         "pressure", "no pressure", "waiting", "shared prefixes", "priorities", "asynchronous", "drafts",
     ):  # fmt: skip
         assert seen[what] >= least, f"{what}: {seen}"
+
+
+def test_blocks_that_are_only_counted_change_nothing() -> None:
+    preemptions = hits = 0
+
+    @settings(max_examples=40, suppress_health_check=list(HealthCheck), deadline=None)
+    @given(engine=engines, workload=st.one_of(talks, crowds))
+    def agree(engine: dict[str, Any], workload: dict[str, Any]) -> None:
+        nonlocal preemptions, hits
+        engine = engine | KINDS["resident"] | (NARROW if workload["kind"] == "poisson" else {})
+        counted = run(engine, workload, single_step=False)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ResidentMemory, "private_from", lambda memory, request: NEVER)
+            named = run(engine, workload, single_step=False)
+        assert counted.request_records == named.request_records
+        assert counted.step_rows == named.step_rows
+        assert counted.summary == named.summary
+        preemptions += counted.summary["preemptions"]
+        hits += bool(counted.summary["prefix_hit_rate"])
+
+    agree()
+    assert preemptions
+    assert hits
 
 
 def test_a_lone_long_answer_takes_far_fewer_decisions_than_tokens() -> None:
