@@ -7,7 +7,6 @@ import sys
 try:
     import gc
     import importlib
-    import os
     from typing import Annotated
 
     import typer
@@ -87,8 +86,6 @@ def command_line(asked: str | None = None) -> typer.Typer:
 def main(argv: list[str] | None = None) -> None:
     """Run the command line and leave with its exit code: 0, 2 for anything refused, 130 for Ctrl-C."""
     gc.set_threshold(_LIVE_OBJECTS)
-    # Else pydantic reads what every installed package offers, in search of plugins.
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
     sys.exit(run(sys.argv[1:] if argv is None else argv))
 
 

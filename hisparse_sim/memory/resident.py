@@ -250,9 +250,8 @@ class ResidentMemory:
         named, hashed = state.named, state.hashed
         if unnamed := state.pages - named:
             self.unnamed -= unnamed
-            if (
-                finished or not hashed
-            ):  # whole blocks to the tail like all with a hash, the others to the front
+            if finished or not hashed:
+                # Whole blocks go to the tail, as all that have a hash do, the others to the front.
                 whole = max(hashed - named, 0)
                 self.gpu.push_back(whole)
                 self.gpu.push_front(unnamed - whole)

@@ -134,10 +134,11 @@ class Recorder:
     paid: StepCost = field(default_factory=StepCost)
     """Of all steps together, without the last ones if these differ in their attention alone."""
     _alike: StepCost = field(default_factory=StepCost)
-    """What each of those costs apart from that, and how many they are."""
+    """One of those last ones."""
     _times: int = 0
+    """How many they are."""
     _attention_s: float = 0.0
-    """Of the last ones, together."""
+    """Of all of them."""
     link_s: float = 0.0
     """Steps waited so long for transfers, beyond their cost."""
     short_of: dict[str, float] = field(default_factory=dict)

@@ -61,6 +61,7 @@ class SingleRequests:
                 name,
                 prompt_tokens,
                 output_tokens,
+                # What nobody describes is nobody else's, either.
                 content=said(name, prompt_tokens, tenant.prefix) if tenant.prefix.tokens else (),
                 delay_s=self._pause_s(index, draws),
                 priority=tenant.priority,
