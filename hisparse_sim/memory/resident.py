@@ -147,7 +147,7 @@ class ResidentMemory:
     """What is quiet stays quiet."""
 
     def ride(self, request: Sequence) -> bool:
-        """From this step on a quiet request decodes one token a step, unseen.
+        """From the next step on a quiet request decodes one token a step, unseen.
 
         If nobody else can ask for the blocks that it fills, only their number matters until it alights.
         """

@@ -20,7 +20,7 @@ class Decision:
     rider_tokens: int = 0
     """Tokens that they had computed before, together."""
     joined: list[Request] = field(default_factory=list)
-    """Requests that ride from this step on."""
+    """Requests that ride from the next step on."""
     left: list[Request] = field(default_factory=list)
     """Requests that rode until now."""
     admitted: list[Request] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Decision:
         """Tokens of every scheduled request, if ``running`` still is as the decision left it."""
         if not self.riders:
             return self.scheduled
-        each = {r: 1 if r.joined >= 0 else self.scheduled.get(r, 0) for r in running}
+        each = {r: self.scheduled.get(r) or int(r.joined >= 0) for r in running}
         return {r: n for r, n in each.items() if n}
 
     def single_out(self, request: Request, past: int) -> None:

@@ -63,7 +63,7 @@ class Memory(Protocol):
         """Whether free blocks are so few that ``quiet_while_free`` requests are quiet no longer."""
 
     def ride(self, request: Request) -> bool:
-        """From this step on a request decodes one token a step; False: it may not yet."""
+        """From the next step on a request decodes one token a step; False: it may not yet."""
 
     def alight(self, request: Request) -> None:
         """It does not any more; ``computed`` and ``in_flight`` are up to date."""

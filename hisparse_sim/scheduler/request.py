@@ -49,7 +49,6 @@ class Request:
         "prompt_tokens",
         "quiet_until",
         "quiet_while_free",
-        "sampled_in",
         "stale",
         "status",
         "user",
@@ -106,8 +105,6 @@ class Request:
         """Only as long as the memory is not pressed."""
         self.order = 0
         """Grows from admission to admission: running requests are in this order."""
-        self.sampled_in = -1
-        """The last step, of those counted one by one, that sampled a token."""
         self.joined = -1
         """While it rides in the cohort: the cohort's steps when it joined; -1: it does not."""
         self.due = 0

@@ -85,6 +85,7 @@ class Scheduler:
             self._threshold = 0
         self._budget = self.config.max_num_batched_tokens
         self._acting: dict[Request, int] = {}
+        self._boarding = False
         if self.config.prefill_first:
             self._schedule_prefills(decision)
         if not decision.scheduled:
@@ -104,6 +105,8 @@ class Scheduler:
         self.step += 1
         if decision:
             self.flying.append(decision)
+            if self._boarding and not decision.preempted:
+                self._board(decision)
         return decision
 
     def _count_computed(self, decision: Decision) -> None:
@@ -122,8 +125,6 @@ class Scheduler:
                 decision.drafted[request] = drafted
                 request.drafts = drafts
             epochs[request] = request.epoch, samples
-            if samples:
-                request.sampled_in = self.step
             if asynchronous:
                 request.in_flight += tokens
                 request.batches += 1
@@ -137,33 +138,28 @@ class Scheduler:
 
     # -- the cohort -----------------------------------------------------------------------------
 
-    def _joins(self, request: Request) -> bool:
-        """Whether a request will only decode for a while, as it did in every batch under way."""
-        flying = len(self.flying)
-        if not (
-            request.sampled_in == self.step - 1
-            and request.placeholders == request.batches == flying
-            and request.computed >= request.furthest
-            and request.num_tokens + flying - request.computed == 1
-            and not (request.quiet_while_free and self.memory.pressed)
-        ):
-            return False
+    def _board(self, decision: Decision) -> None:
+        """Let those of the step join the cohort that will only decode for a while."""
+        pressed = self.memory.pressed
         # It must ride no longer when the batch that samples its last token comes back. With asynchronous
         # scheduling a step is decided before that.
-        last = min(request.end_tokens, self.config.max_model_len) - (1 if flying else 2)
-        tokens = min(request.quiet_until, last) - request.computed
-        if tokens <= 0 or not self.memory.ride(request):
-            return False
-        self.cohort.join(request, tokens)
-        return True
+        early = 1 if self.config.async_scheduling else 2
+        longest = self.config.max_model_len
+        for request, (_, samples) in decision.epochs.items():
+            tokens = min(request.quiet_until, min(request.end_tokens, longest) - early) - request.computed
+            if not samples or tokens <= 0 or request.computed < request.furthest:
+                continue
+            if not (pressed and request.quiet_while_free) and self.memory.ride(request):
+                self.cohort.join(request, tokens)
+                decision.joined.append(request)
+        if decision.joined:
+            self.active = [request for request in self.active if request.joined < 0]
 
     def _leave(self, request: Request, decision: Decision) -> None:
         """A request rides no longer: its own counts, and those of batches under way, are as if it had not."""
         joined, flying = request.joined, len(self.flying)
         request.computed, request.num_tokens, _ = self.counts(request)
         self.cohort.leave(request)
-        request.sampled_in = self.step - 1
-        request.quiet_until = 0
         for ago, batch in enumerate(reversed(self.flying), start=1):
             if self.cohort.steps - ago >= joined:
                 batch.single_out(request, request.computed - ago)
@@ -255,8 +251,8 @@ class Scheduler:
         cohort, active = self.cohort, self.active
         if cohort:
             self._disband(cohort.overdue(), decision)
-        joins = self.config.cohort and not self._starving()
-        if not joins:
+        self._boarding = self.config.cohort and not self._starving()
+        if not self._boarding:
             self._disband(cohort, decision)
         scheduled = decision.scheduled
         extend = self.memory.extend
@@ -266,10 +262,6 @@ class Scheduler:
             budget = self._budget - cohort.before(request.order)
             if budget <= 0:
                 return
-            if joins and request.computed < request.quiet_until and self._joins(request):
-                decision.joined.append(request)
-                del active[i]
-                continue
             n = self._missing(request, budget)
             if n <= 0:
                 i += 1

@@ -279,7 +279,8 @@ class Engine:
         if decision.short_of not in ("GPU blocks", "host blocks", "max_num_seqs") or not self.still_refused():
             self._refused_at = None
         self._count(decision.short_of)
-        self._riders(decision)
+        if decision.left:
+            self._leave(decision.left)
         for request in decision.preempted:
             recorder.preemptions += 1
             request.user.record.preemptions += 1
@@ -306,6 +307,8 @@ class Engine:
             if request.user.record.first_scheduled_s is None:  # not where it was prefilled
                 request.user.record.first_scheduled_s = now
         work = self.works.of(decision)
+        if decision.joined:
+            self._join(decision.joined)
         # Beside other DP replicas it is priced when it begins: what they bring counts, too.
         price = replica.cost.step if self._lockstep is None else replica.cost.unnoted
         cost = price(work) if decision else StepCost()
@@ -317,16 +320,20 @@ class Engine:
             recorder.rows[-1].d2h_bytes += stored
         return Batch(decision, cost, work, loaded, stored)
 
-    def _riders(self, decision: Decision) -> None:
-        """Requests join the cohort or leave it."""
-        recorder = self.recorder
-        flying = len(self.scheduler.flying) - bool(decision)
-        for request in decision.joined:
-            request.user.record.rides_from = recorder.steps + flying
-        for request in decision.left:
-            recorder.catch_up(request.user.record)
-            request.user.record.rides_from = -1
-        self.works.riders(decision)
+    def _leave(self, requests: list[Request]) -> None:
+        """These have left the cohort."""
+        for request in requests:
+            record = request.user.record
+            self.recorder.catch_up(record)
+            record.rides_from = -1
+        self.works.leave(requests)
+
+    def _join(self, requests: list[Request]) -> None:
+        """These ride in the cohort from the next step on."""
+        first = self.recorder.steps + len(self.scheduler.flying)
+        for request in requests:
+            request.user.record.rides_from = first
+        self.works.join(requests)
 
     def _update(self, batch: Batch) -> None:
         """The batch's results are here."""

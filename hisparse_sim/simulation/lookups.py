@@ -122,8 +122,6 @@ class Lookups:
 
     def join(self, request: Request) -> None:
         """A request rides."""
-        if request.joined < 0:  # and left again in the same step
-            return
         state: PagedState = request.memory
         rider = self._riders[state] = _Rider(request, state, request.computed < self._topk)
         self._states[request] = state

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hisparse_sim.cost.work import StepWork
 from hisparse_sim.memory.base import NEVER
 from hisparse_sim.memory.offload import OffloadMemory
@@ -9,6 +11,7 @@ from hisparse_sim.memory.residency import HiSparseMemory
 from hisparse_sim.memory.residency_v030 import HiSparseMemoryV030
 from hisparse_sim.memory.sglang import SGLangMemory
 from hisparse_sim.scheduler.decision import Decision
+from hisparse_sim.scheduler.request import Request
 from hisparse_sim.simulation.lookups import UNIT, Buffered, Lookups, Warmth
 from hisparse_sim.simulation.replica import Replica
 
@@ -36,12 +39,16 @@ class Works:
         """Of the hot buffer of a request that arrives."""
         return Buffered() if isinstance(self._memory, SGLangMemory) else Warmth()
 
-    def riders(self, decision: Decision) -> None:
-        """Requests have joined the cohort or left it."""
+    def join(self, requests: Iterable[Request]) -> None:
+        """These ride in the cohort from the next step on."""
         if self.lookups is not None:
-            for request in decision.joined:
+            for request in requests:
                 self.lookups.join(request)
-            for request in decision.left:
+
+    def leave(self, requests: Iterable[Request]) -> None:
+        """These have left the cohort."""
+        if self.lookups is not None:
+            for request in requests:
                 self.lookups.leave(request)
 
     def of(self, decision: Decision) -> StepWork:
