@@ -155,7 +155,7 @@ class Scheduler:
         if decision.joined:
             self.active = [request for request in self.active if request.joined < 0]
 
-    def _leave(self, request: Request, decision: Decision) -> None:
+    def _leave(self, request: Request) -> None:
         """A request rides no longer: its own counts, and those of batches under way, are as if it had not."""
         joined, flying = request.joined, len(self.flying)
         request.computed, request.num_tokens, _ = self.counts(request)
@@ -167,12 +167,12 @@ class Scheduler:
             request.placeholders = request.batches = flying
             request.in_flight = sum(batch.scheduled[request] for batch in self.flying)
         self.memory.alight(request)
-        decision.left.append(request)
 
     def _disband(self, requests: Iterable[Request], decision: Decision) -> None:
         """These ride no longer."""
         for request in requests:
-            self._leave(request, decision)
+            self._leave(request)
+            decision.left.append(request)
             insort(self.active, request, key=_order)
 
     def _starving(self) -> bool:
@@ -199,31 +199,59 @@ class Scheduler:
         self._acting.update(dict.fromkeys(wary, 1))
         decision.scheduled, self._acting = in_order(decision.scheduled), in_order(self._acting)
 
-    def quiet_steps(self) -> int:
-        """Steps for which ``schedule`` would schedule one token of each running request, and nothing else.
+    @property
+    def quiet(self) -> bool:
+        """Whether ``schedule`` would schedule one token of each running request, and nothing else, until
+        somebody in the cohort is due.
 
         Assumes that no request arrives, that blocks suffice and that a waiting queue, if there is one,
         stays where it is.
         """
-        cohort, memory = self.cohort, self.memory
-        riders = len(cohort)
-        if not 0 < riders == len(self.running) <= self.config.max_num_batched_tokens:
-            return 0
+        cohort, memory, flying = self.cohort, self.memory, self.flying
+        if not 0 < len(cohort) == len(self.running) <= self.config.max_num_batched_tokens:
+            return False
         if self.loading or memory.busy or (cohort.wary and memory.pressed):
-            return 0
-        if self.flying and (self.flying[-1].scheduled or self.flying[-1].preempted):
-            return 0
-        return cohort.quiet_steps
+            return False
+        return not flying or not (flying[-1].preempted or any(r.joined < 0 for r in flying[-1].scheduled))
+
+    def let_out(self) -> list[Request]:
+        """Requests whose last token is on the way leave the cohort, in which nobody else is ahead of them."""
+        left: list[Request] = []
+        assert not self.active
+        flying, longest = len(self.flying), self.config.max_model_len
+        for request in self.cohort.overdue():
+            known = self.cohort.computed(request) + 1
+            if not flying or (known + 1 - flying < request.limit_tokens and known < longest):
+                break
+            self._leave(request)
+            left.append(request)
+        self.active = sorted(left, key=_order)
+        return left
+
+    def ride(self) -> Decision:
+        """Decide the next step, a quiet one."""
+        cohort = self.cohort
+        decision = Decision(self.step, riders=len(cohort), rider_tokens=cohort.tokens)
+        decision.running, decision.waiting = len(self.running), len(self.waiting)
+        self._pass(1)
+        self.flying.append(decision)
+        return decision
 
     def skip(self, steps: int) -> None:
         """Count ``steps`` quiet steps as decided and come back; the last decision under way moves on."""
+        self._pass(steps)
+        for decision in self.flying:
+            decision.step += steps
+            decision.rider_tokens += steps * decision.riders
+
+    def _pass(self, steps: int) -> None:
+        """So many quiet steps."""
         self.cohort.advance(steps)
         self.memory.grow(steps)
         self.step += steps
         self.memory.settle({}, self.step - 1)
-        for decision in self.flying:
-            decision.step += steps
-            decision.rider_tokens += steps * decision.riders
+        self.flush = False
+        self._in_vain = 0
 
     def _schedule_prefills(self, decision: Decision) -> None:
         """Go on with prompts under way and begin others; nothing else, if there are any."""

@@ -148,9 +148,9 @@ class Engine:
         env, scheduler, memory = self.env, self.scheduler, self.memory
         queue: deque[Batch] = deque()
         while True:
-            if self._jumps and jump(self, queue):
+            if self._jumps and jump(self, queue) and len(queue) < self.depth:
                 yield self._at(self.clock)
-            if scheduler.has_work:
+            if len(queue) < self.depth and scheduler.has_work:
                 try:
                     batch = self._schedule()
                 except EngineDied as death:
@@ -159,7 +159,7 @@ class Engine:
                     return
                 queue.append(batch)
                 if batch.decision:
-                    self._launch(batch)
+                    self.launch(batch)
                     if len(queue) < self.depth:
                         continue
             if queue:
@@ -173,7 +173,7 @@ class Engine:
                     yield self._at(batch.end_s)
                     self.clock = batch.end_s
                 counting = memory.counting
-                self._update(batch)
+                self.came_back(batch)
                 # A step that ran nothing may yet have reported copies, and so made room.
                 if counting or batch.decision or any(b.decision for b in queue) or scheduler.flush:
                     continue
@@ -218,7 +218,7 @@ class Engine:
             self.memory.fewer_blocks_refuse_too and now[0] < then[0] and now[1:] == then[1:]
         )
 
-    def _launch(self, batch: Batch) -> None:
+    def launch(self, batch: Batch) -> None:
         """Give a batch to the GPU, behind the one before."""
         if self._lockstep is not None:
             self._lockstep.submit(self, batch)
@@ -280,7 +280,7 @@ class Engine:
             self._refused_at = None
         self._count(decision.short_of)
         if decision.left:
-            self._leave(decision.left)
+            self.leave(decision.left)
         for request in decision.preempted:
             recorder.preemptions += 1
             request.user.record.preemptions += 1
@@ -320,7 +320,7 @@ class Engine:
             recorder.rows[-1].d2h_bytes += stored
         return Batch(decision, cost, work, loaded, stored)
 
-    def _leave(self, requests: list[Request]) -> None:
+    def leave(self, requests: list[Request]) -> None:
         """These have left the cohort."""
         for request in requests:
             record = request.user.record
@@ -335,7 +335,7 @@ class Engine:
             request.user.record.rides_from = first
         self.works.join(requests)
 
-    def _update(self, batch: Batch) -> None:
+    def came_back(self, batch: Batch) -> None:
         """The batch's results are here."""
         now = self.clock
         decision = batch.decision

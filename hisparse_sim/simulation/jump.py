@@ -12,11 +12,11 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from hisparse_sim.cost.work import StepCost
+from hisparse_sim.simulation.batch import Batch
 from hisparse_sim.simulation.links import D2H, H2D
 from hisparse_sim.simulation.recorder import StepRow, added
 
 if TYPE_CHECKING:
-    from hisparse_sim.simulation.batch import Batch
     from hisparse_sim.simulation.engine import Engine
 
 _MANY = 1 << 16
@@ -26,33 +26,55 @@ _MANY = 1 << 16
 def jump(engine: Engine, queue: deque[Batch]) -> bool:
     """Take all steps up to the next decision or event; False if the next step is not of that kind.
 
-    ``queue``: batches in flight, one under asynchronous scheduling, which must itself be of the kind
-    that is repeated: it comes back first, and the last step of the jump takes its place.
+    ``queue``: batches in flight, one under asynchronous scheduling: it comes back first, and the last
+    step of the jump takes its place. A step that some leave because their last token is in that batch is
+    put behind it instead.
     """
     until_s = engine.env.peek()
     taken = False
-    while not taken or engine.clock < until_s:
-        steps = _steps(engine, queue)
-        if not steps or not _take(engine, queue[0] if queue else None, steps, until_s):
+    while (not taken or engine.clock < until_s) and _quiet(engine, queue):
+        steps = engine.scheduler.cohort.quiet_steps
+        if not steps:
+            return _part(engine, queue) or taken
+        if not _take(engine, queue, steps, until_s):
             break
         taken = True
     return taken
 
 
-def _steps(engine: Engine, queue: deque[Batch]) -> int:
-    """How many steps may be taken at once, as far as requests and memory go."""
+def _quiet(engine: Engine, queue: deque[Batch]) -> bool:
+    """Whether nothing but cohort's members has to be looked at in the next step."""
     if len(queue) != engine.depth - 1 or engine.traffic.link.busy:
-        return 0
+        return False
     if engine.scheduler.active or (engine.waiting() and not engine.still_refused()):
-        return 0
+        return False
     if queue and queue[0].done is not None:
-        return 0
-    return engine.scheduler.quiet_steps()
+        return False
+    return engine.scheduler.quiet
 
 
-def _take(engine: Engine, flying: Batch | None, steps: int, until_s: float) -> bool:
+def _part(engine: Engine, queue: deque[Batch]) -> bool:
+    """Put a step into the queue without the requests whose last token is in it already; False if it is not
+    only these that are due."""
+    scheduler = engine.scheduler
+    engine.leave(scheduler.let_out())
+    if not len(scheduler.cohort) or not scheduler.cohort.quiet_steps or not engine.memory.free_after(1):
+        return False
+    work, _ = engine.works.decodes()
+    cost = engine.traffic.of_step(engine.replica.cost.step(work))
+    waiting = engine.waiting()
+    if not waiting:
+        engine.lack = ""
+    engine.recorder.queue_is(engine.clock, len(scheduler.running), waiting, engine.lack)
+    queue.append(Batch(scheduler.ride(), cost, work))
+    engine.launch(queue[-1])
+    return True
+
+
+def _take(engine: Engine, queue: deque[Batch], steps: int, until_s: float) -> bool:
     """At most ``steps`` steps that differ in their contexts alone; False if blocks do not suffice for one."""
     recorder, scheduler, replica = engine.recorder, engine.scheduler, engine.replica
+    flying = queue[0] if queue else None
     work, lasting = engine.works.decodes()
     first = replica.cost.unnoted(work)
     step_s = first.total_s
@@ -70,10 +92,8 @@ def _take(engine: Engine, flying: Batch | None, steps: int, until_s: float) -> b
     starts, backs = ends[:-1], ends[1:] if flying is None else ends[:-1]
     steps = 1 + bisect_left(backs, until_s, 0, len(backs) - 1)
     replica.cost.note_decodes(work, steps)
-    last = work._replace(
-        decode_context_tokens=work.decode_context_tokens + (steps - 1) * work.decode_requests
-    )
     running, waiting = work.decode_requests, engine.waiting()
+    last = work._replace(decode_context_tokens=work.decode_context_tokens + (steps - 1) * running)
     if not waiting:
         engine.lack = ""
     recorder.queue_is(engine.clock, running, waiting, engine.lack)
@@ -83,20 +103,29 @@ def _take(engine: Engine, flying: Batch | None, steps: int, until_s: float) -> b
         recorder.decodes(row, first, attentions[:steps], backs[:steps], free)
         if engine.last is not None:
             engine.last.end_s, engine.last.done = ends[steps], None
+        engine.clock = backs[steps - 1]
+        scheduler.skip(steps)
+        return True
+    engine.clock = backs[0]
+    decision, cost = flying.decision, flying.cost
+    if decision.scheduled:  # it brings tokens of requests one by one, which ride since
+        queue[0] = engine.last = Batch(scheduler.ride(), cost, work)
+        engine.came_back(flying)
+        flying = queue[0]
+        scheduler.skip(steps - 1)
     else:
         # It was decided with the queues of then.
-        decision, cost = flying.decision, flying.cost
         back = _row(engine, flying.start_s, decision.running, decision.waiting, cost)
         back.h2d_bytes += flying.loaded_bytes
         back.d2h_bytes += flying.stored_bytes
         recorder.decodes(back, cost, (cost.attention_s,), backs[:1], free)
-        recorder.decodes(row, first, attentions[: steps - 1], backs[1:steps], free[1:])
-        flying.cost, flying.work = first._replace(attention_s=attentions[steps - 1]), last
-        flying.start_s, flying.end_s = starts[steps - 1], ends[steps]
-        flying.loaded_bytes = flying.stored_bytes = 0.0
-        decision.running, decision.waiting = running, waiting
+        scheduler.skip(steps)
+    recorder.decodes(row, first, attentions[: steps - 1], backs[1:steps], free[1:])
+    flying.cost, flying.work = first._replace(attention_s=attentions[steps - 1]), last
+    flying.start_s, flying.end_s = starts[steps - 1], ends[steps]
+    flying.loaded_bytes = flying.stored_bytes = 0.0
+    flying.decision.running, flying.decision.waiting = running, waiting
     engine.clock = backs[steps - 1]
-    scheduler.skip(steps)
     return True
 
 

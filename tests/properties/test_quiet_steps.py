@@ -35,7 +35,7 @@ class Jumping(Replay):
                 step = self.arrivals[0][0]
                 continue
             if not scheduler.waiting and not scheduler.flush:
-                quiet = scheduler.quiet_steps()
+                quiet = scheduler.cohort.quiet_steps if scheduler.quiet else 0
                 if self.arrivals:
                     quiet = min(quiet, self.arrivals[0][0] - step)
                 quiet = len(self.memory.free_after(quiet))
