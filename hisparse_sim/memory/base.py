@@ -23,8 +23,12 @@ class Sequence(Protocol):
     quiet_until: int
     quiet_while_free: bool
     private_from: int
-    content: Ids
+    preemptions: int
     memory: Any
+
+    @property
+    def content(self) -> Ids:
+        """Ids of its whole blocks."""
 
 
 def content_bound(request: Sequence) -> int:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import neg, sub
 
 import numpy as np
 
@@ -76,12 +79,13 @@ class ResidentMemory:
     """What a refused request lacks."""
 
     def expect(self, request: Sequence) -> None:
-        """A request arrives: its content will be asked for."""
-        self.blocks.know(content_bound(request))
+        """A request arrives: its content will be asked for, unless it is all its own."""
+        if self.private_from(request):
+            self.blocks.know(content_bound(request))
 
     def lookup(self, request: Sequence) -> Hit | None:
         """The longest cached prefix; the last token is always computed again."""
-        if not self.sizes.prefix_caching:
+        if not self.sizes.prefix_caching or not (request.preemptions or self.private_from(request)):
             return MISS
         limit = (request.num_tokens - 1) // self.block_size
         found = self.blocks.leading(request.content[:limit])
@@ -181,11 +185,9 @@ class ResidentMemory:
 
     def grow(self, steps: int) -> None:
         """So many steps of those that ride: take the blocks that they need."""
-        if self._growing:
-            blocks = sum(self._phases[(self._grown + i) % self.block_size] for i in range(steps))
-            if blocks:
-                self.gpu.take(blocks)
-                self.unnamed += blocks
+        if self._growing and (blocks := sum(self._growth(steps))):
+            self.gpu.take(blocks)
+            self.unnamed += blocks
         self._grown += steps
 
     def free_after(self, steps: int) -> list[int]:
@@ -193,13 +195,16 @@ class ResidentMemory:
         free = self.gpu.free
         if not self._growing:
             return [free] * steps
-        left = []
-        for i in range(self._grown, self._grown + steps):
-            free -= self._phases[i % self.block_size]
-            if free < 0:
-                break
-            left.append(free)
-        return left
+        left = list(accumulate(self._growth(steps), sub, initial=free))
+        return left[1:] if left[-1] >= 0 else left[1 : bisect_right(left, 0, key=neg)]
+
+    def _growth(self, steps: int) -> list[int]:
+        """Blocks that each of the next steps takes."""
+        size, first = self.block_size, self._grown % self.block_size
+        if first + steps <= size:
+            return self._phases[first : first + steps]
+        turns = -(-(first + steps) // size)
+        return (self._phases * turns)[first : first + steps]
 
     def private_from(self, request: Sequence) -> int:
         """From this block on nobody has a use for what a request fills but, preempted, itself."""
@@ -248,6 +253,8 @@ class ResidentMemory:
         """A request ends or is preempted: its blocks go back, the tail of the sequence first."""
         state: BlockState = request.memory
         named, hashed = state.named, state.hashed
+        if not finished:
+            self.blocks.know(content_bound(request))
         if unnamed := state.pages - named:
             self.unnamed -= unnamed
             if finished or not hashed:
@@ -258,7 +265,8 @@ class ResidentMemory:
             else:
                 self._name(state, state.pages)
                 self._publish(request, state, named, hashed)
-        self.blocks.release(state.blocks[: state.named][::-1].copy())
+        if state.named:
+            self.blocks.release(state.blocks[: state.named][::-1].copy())
         request.memory = None
 
     def settle(self, scheduled: Mapping[Sequence, int], step: int) -> None:

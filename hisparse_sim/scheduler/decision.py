@@ -62,7 +62,8 @@ class Decision:
         self.scheduled[request] = 1
         self.past[request] = past
         self.epochs[request] = request.epoch, True
-        self.scheduled = in_order(self.scheduled)
+        if len(self.scheduled) > 1:
+            self.scheduled = in_order(self.scheduled)
 
 
 def in_order(scheduled: dict[Request, int]) -> dict[Request, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
@@ -22,14 +23,15 @@ class Request:
     """One request. Token counts are of prompt and output together unless said.
 
     ``content`` are the ids of its whole blocks (``memory.content``), long enough for the prompt and
-    all output it may produce. ``output_tokens``: what it will produce; none: ``max_tokens``.
+    all output it may produce, or what makes them when they are first asked for. ``output_tokens``:
+    what it will produce; none: ``max_tokens``.
     """
 
     __slots__ = (
+        "_content",
         "arrival",
         "batches",
         "computed",
-        "content",
         "drafts",
         "due",
         "end_tokens",
@@ -59,7 +61,7 @@ class Request:
         id: str,  # noqa: A002
         prompt_tokens: int,
         max_tokens: int,
-        content: Ids,
+        content: Ids | Callable[[], Ids],
         *,
         output_tokens: int | None = None,
         arrival: float = 0.0,
@@ -69,7 +71,7 @@ class Request:
     ) -> None:
         self.id = id
         self.prompt_tokens = prompt_tokens
-        self.content = content
+        self._content = content
         self.arrival = arrival
         self.priority = priority
         self.user = user
@@ -97,7 +99,7 @@ class Request:
         self.stale = 0
         """Batches of an older epoch that are still under way."""
         self.status = Status.WAITING
-        self.private_from = len(content) if private_from is None else private_from
+        self.private_from = len(self.content) if private_from is None else private_from
         """From this block on nobody else can have the same content."""
         self.quiet_until = 0
         """Up to so many tokens its memory has nothing to do for it; kept by the memory."""
@@ -112,6 +114,13 @@ class Request:
         self.memory: Any = None
         """The memory's own record of this request while it holds blocks."""
         self.preemptions = 0
+
+    @property
+    def content(self) -> Ids:
+        """Ids of its whole blocks."""
+        if callable(self._content):
+            self._content = self._content()
+        return self._content
 
     def __repr__(self) -> str:
         return f"<Request {self.id} {self.status.name.lower()} {self.computed}/{self.num_tokens}>"

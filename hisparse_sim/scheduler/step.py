@@ -492,8 +492,9 @@ class Scheduler:
                 self.memory.returned(request, request.computed - unknown)
         if finished:
             self.flush = True
-            self.running = [r for r in self.running if r.status is not Status.FINISHED]
-            self.active = [r for r in self.active if r.status is not Status.FINISHED]
+            over = set(finished)
+            self.running = [r for r in self.running if r not in over]
+            self.active = [r for r in self.active if r not in over]
         self.memory.complete(decision.step)
         return finished
 

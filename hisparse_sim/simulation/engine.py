@@ -6,6 +6,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any
 
 import simpy
@@ -115,7 +116,7 @@ class Engine:
             spec.id,
             spec.prompt_tokens,
             outputs,
-            blocks_of(self.content, spec.content, total),
+            partial(blocks_of, self.content, spec.content, total),
             arrival=self.env.now,
             priority=spec.priority,
             private_from=described_tokens(spec.content) // self.content.block_size,

@@ -131,8 +131,8 @@ class Recorder:
     """(batch, gap before it) of each batch after which no longer gap has come: gaps fall."""
     gaps_s: float = 0.0
     """Their exact sum."""
-    paid: StepCost = field(default_factory=StepCost)
-    """Of all steps together, without the last ones if these differ in their attention alone."""
+    paid: Sequence[float] = StepCost()
+    """Costs of all steps together, without the last ones if these differ in their attention alone."""
     _alike: StepCost = field(default_factory=StepCost)
     """One of those last ones."""
     _times: int = 0
@@ -159,9 +159,13 @@ class Recorder:
     @property
     def cost(self) -> StepCost:
         """Of all steps together."""
+        return StepCost(*self._paid())
+
+    def _paid(self) -> list[float]:
         times = self._times
-        others = [total + value * times for total, value in zip(self.paid[1:], self._alike[1:], strict=True)]
-        return StepCost(self.paid.attention_s + self._attention_s, *others)
+        paid = [total + value * times for total, value in zip(self.paid, self._alike, strict=True)]
+        paid[0] = self.paid[0] + self._attention_s
+        return paid
 
     @property
     def parts(self) -> dict[str, float]:
@@ -232,7 +236,7 @@ class Recorder:
         if cost[1:] == self._alike[1:]:
             self._times += steps
         else:
-            self.paid, self._attention_s = self.cost, 0.0
+            self.paid, self._attention_s = self._paid(), 0.0
             self._alike, self._times = cost, steps
 
     def decodes(
@@ -305,7 +309,7 @@ class Recorder:
                 if gap > record.itl_max_s:
                     record.itl_max_s = gap
             record.last_token_s = now
-        for gap in sorted(gaps):  # whoever rides, the sum is the same
+        for gap in sorted(gaps) if len(gaps) > 1 else gaps:  # whoever rides, the sum is the same
             self.gap(gap, gaps[gap])
         self.returned_s = now
 

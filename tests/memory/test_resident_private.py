@@ -47,6 +47,7 @@ def test_a_preempted_request_finds_its_private_blocks_again() -> None:
     assert memory.admit(asked, hit, asked.num_tokens, others_running=False)
     assert (memory.unnamed, memory.gpu.free) == (5, 15)
     memory.release(asked, finished=False)
+    asked.preemptions += 1
     assert (memory.unnamed, memory.gpu.free) == (0, 20)
     again = memory.lookup(asked)
     assert again is not None
