@@ -27,32 +27,11 @@ class WaitingQueue(Protocol):
     def __len__(self) -> int: ...
 
 
-class FcfsQueue:
+class FcfsQueue(deque[Request]):
     """First come, first served; preempted requests go to the front."""
 
-    def __init__(self) -> None:
-        self._queue: deque[Request] = deque()
-
-    def add(self, request: Request) -> None:
-        """At the back."""
-        self._queue.append(request)
-
-    def put_back(self, request: Request) -> None:
-        """At the very front."""
-        self._queue.appendleft(request)
-
-    def remove(self, request: Request) -> None:
-        """Take it out."""
-        if self._queue[0] is request:
-            self._queue.popleft()
-        else:
-            self._queue.remove(request)
-
-    def __iter__(self) -> Iterator[Request]:
-        return iter(self._queue)
-
-    def __len__(self) -> int:
-        return len(self._queue)
+    add = deque.append
+    put_back = deque.appendleft
 
 
 def urgency(request: Request) -> tuple[int, float]:
@@ -60,24 +39,11 @@ def urgency(request: Request) -> tuple[int, float]:
     return request.priority, request.arrival
 
 
-class PriorityQueue:
+class PriorityQueue(list[Request]):
     """Always by ``(priority, arrival)``, preempted requests too."""
-
-    def __init__(self) -> None:
-        self._queue: list[Request] = []
 
     def add(self, request: Request) -> None:
         """At its place."""
-        insort(self._queue, request, key=urgency)
+        insort(self, request, key=urgency)
 
     put_back = add
-
-    def remove(self, request: Request) -> None:
-        """Take it out."""
-        self._queue.remove(request)
-
-    def __iter__(self) -> Iterator[Request]:
-        return iter(self._queue)
-
-    def __len__(self) -> int:
-        return len(self._queue)

@@ -149,7 +149,9 @@ class Engine:
         env, scheduler, memory = self.env, self.scheduler, self.memory
         queue: deque[Batch] = deque()
         while True:
-            if self._jumps and jump(self, queue) and len(queue) < self.depth:
+            if self._jumps:
+                jump(self, queue)
+            if len(queue) < self.depth and self.clock > env.now:
                 yield self._at(self.clock)
             if len(queue) < self.depth and scheduler.has_work:
                 try:
@@ -171,7 +173,8 @@ class Engine:
                     if queue and queue[0].decision and queue[0].done is None:
                         self._starts(queue[0], batch.end_s)  # it waited for an end that was not known
                 elif batch.decision and batch.end_s > self.clock:
-                    yield self._at(batch.end_s)
+                    if batch.decision.scheduled or env.peek() <= batch.end_s:
+                        yield self._at(batch.end_s)
                     self.clock = batch.end_s
                 counting = memory.counting
                 self.came_back(batch)
@@ -344,8 +347,8 @@ class Engine:
         finished = self.scheduler.update(decision, self._accepted(decision))
         if decision:
             self._record(batch)
-            records = (request.user.record for request, (_, samples) in decision.epochs.items() if samples)
-            self.recorder.tokens(now, (r for r in records if r.finish_s is None), decision.riders)
+            sampled = [request.user.record for request, (_, samples) in decision.epochs.items() if samples]
+            self.recorder.tokens(now, [r for r in sampled if r.finish_s is None], decision.riders)
             for request, before in known.items():
                 self.recorder.came_along(request.user.record, request.num_tokens - before - 1)
         for request in finished:

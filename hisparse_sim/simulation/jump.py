@@ -11,7 +11,7 @@ from collections import deque
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from hisparse_sim.cost.work import StepCost
+from hisparse_sim.cost.work import StepCost, StepWork
 from hisparse_sim.simulation.batch import Batch
 from hisparse_sim.simulation.links import D2H, H2D
 from hisparse_sim.simulation.recorder import StepRow, added
@@ -93,7 +93,6 @@ def _take(engine: Engine, queue: deque[Batch], steps: int, until_s: float) -> bo
     steps = 1 + bisect_left(backs, until_s, 0, len(backs) - 1)
     replica.cost.note_decodes(work, steps)
     running, waiting = work.decode_requests, engine.waiting()
-    last = work._replace(decode_context_tokens=work.decode_context_tokens + (steps - 1) * running)
     if not waiting:
         engine.lack = ""
     recorder.queue_is(engine.clock, running, waiting, engine.lack)
@@ -121,7 +120,8 @@ def _take(engine: Engine, queue: deque[Batch], steps: int, until_s: float) -> bo
         recorder.decodes(back, cost, (cost.attention_s,), backs[:1], free)
         scheduler.skip(steps)
     recorder.decodes(row, first, attentions[: steps - 1], backs[1:steps], free[1:])
-    flying.cost, flying.work = first._replace(attention_s=attentions[steps - 1]), last
+    flying.cost = StepCost(attentions[steps - 1], *first[1:])
+    flying.work = StepWork(running, work.decode_context_tokens + (steps - 1) * running, *work[2:])
     flying.start_s, flying.end_s = starts[steps - 1], ends[steps]
     flying.loaded_bytes = flying.stored_bytes = 0.0
     flying.decision.running, flying.decision.waiting = running, waiting
