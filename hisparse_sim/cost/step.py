@@ -133,6 +133,9 @@ class StepCostModel:
         self._most_batch, self._most_context, self._most_pairs, *tokens = domain
         self._most_tokens, self._most_past, self._most_group = tokens
         self._always = bool(self.stands_in)
+        self._most_decodes = min(self._most_batch, self._most_tokens, self._most_group / self.engine.dp)
+        if self._always:
+            self._most_decodes = 0
         self._chunk_tokens = getattr(self.attention, "chunk_tokens", 0) or maxsize
         self._of_tokens: dict[int, tuple[float, float, float]] = {}
         self.warnings = tuple(_warnings(profile, node, engine, self.stands_in))
@@ -220,9 +223,8 @@ class StepCostModel:
         batch = work.decode_requests
         last = work.decode_context_tokens + (steps - 1) * batch
         most = min(batch * self._most_context, self._most_pairs)
-        most_batch = min(self._most_batch, self._most_tokens, self._most_group / self.engine.dp)
         outside = steps
-        if not self._always and batch <= most_batch:
+        if batch <= self._most_decodes:
             if last <= most:
                 return
             outside = min(steps, ceil((last - most) / batch))

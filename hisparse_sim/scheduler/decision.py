@@ -2,48 +2,68 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from hisparse_sim.memory.base import Hit
 from hisparse_sim.scheduler.request import Request
 
 
-@dataclass(slots=True)
 class Decision:
     """What one scheduling step decided."""
 
-    step: int
-    scheduled: dict[Request, int] = field(default_factory=dict)
-    """Tokens of each request, in schedule order; those that ride in the cohort apart."""
-    riders: int = 0
-    """Requests that ride in the cohort; each decodes one token."""
-    rider_tokens: int = 0
-    """Tokens that they had computed before, together."""
-    joined: list[Request] = field(default_factory=list)
-    """Requests that ride from the next step on."""
-    left: list[Request] = field(default_factory=list)
-    """Requests that rode until now."""
-    admitted: list[Request] = field(default_factory=list)
-    resumed: list[Request] = field(default_factory=list)
-    preempted: list[Request] = field(default_factory=list)
-    given_up: list[Request] = field(default_factory=list)
-    """Preempted and not put back: see ``SchedulerConfig.give_up_after``."""
-    dropped_tokens: int = 0
-    """Computed tokens that the preempted requests lost (those they find again are counted too)."""
-    past: dict[Request, int] = field(default_factory=dict)
-    """Tokens computed before this step, of each scheduled request."""
-    epochs: dict[Request, tuple[int, bool]] = field(default_factory=dict)
-    """Epoch of each scheduled request, and whether the step samples a token for it."""
-    drafted: dict[Request, int] = field(default_factory=dict)
-    """Drafts among the tokens of each request that samples; empty without speculative decoding."""
-    running: int = 0
-    waiting: int = 0
-    short_of: str = ""
-    """Why the waiting queue did not empty: tokens, places, GPU blocks, host blocks, loads."""
-    hits: dict[Request, Hit] = field(default_factory=dict)
-    """Prefix of each request that was admitted or began to load."""
-    lookups: list[tuple[Request, Hit]] = field(default_factory=list)
-    """Prefix of each waiting request that was tried."""
+    __slots__ = (
+        "admitted",
+        "drafted",
+        "dropped_tokens",
+        "epochs",
+        "given_up",
+        "hits",
+        "joined",
+        "left",
+        "lookups",
+        "past",
+        "preempted",
+        "resumed",
+        "rider_tokens",
+        "riders",
+        "running",
+        "scheduled",
+        "short_of",
+        "step",
+        "waiting",
+    )
+
+    def __init__(self, step: int, riders: int = 0, rider_tokens: int = 0) -> None:
+        self.step = step
+        self.scheduled: dict[Request, int] = {}
+        """Tokens of each request, in schedule order; those that ride in the cohort apart."""
+        self.riders = riders
+        """Requests that ride in the cohort; each decodes one token."""
+        self.rider_tokens = rider_tokens
+        """Tokens that they had computed before, together."""
+        self.joined: list[Request] = []
+        """Requests that ride from the next step on."""
+        self.left: list[Request] = []
+        """Requests that rode until now."""
+        self.admitted: list[Request] = []
+        self.resumed: list[Request] = []
+        self.preempted: list[Request] = []
+        self.given_up: list[Request] = []
+        """Preempted and not put back: see ``SchedulerConfig.give_up_after``."""
+        self.dropped_tokens = 0
+        """Computed tokens that the preempted requests lost (those they find again are counted too)."""
+        self.past: dict[Request, int] = {}
+        """Tokens computed before this step, of each scheduled request."""
+        self.epochs: dict[Request, tuple[int, bool]] = {}
+        """Epoch of each scheduled request, and whether the step samples a token for it."""
+        self.drafted: dict[Request, int] = {}
+        """Drafts among the tokens of each request that samples; empty without speculative decoding."""
+        self.running = 0
+        self.waiting = 0
+        self.short_of = ""
+        """Why the waiting queue did not empty: tokens, places, GPU blocks, host blocks, loads."""
+        self.hits: dict[Request, Hit] = {}
+        """Prefix of each request that was admitted or began to load."""
+        self.lookups: list[tuple[Request, Hit]] = []
+        """Prefix of each waiting request that was tried."""
 
     def __bool__(self) -> bool:
         return bool(self.scheduled or self.riders)

@@ -212,7 +212,7 @@ class Scheduler:
             return False
         if self.loading or memory.busy or (cohort.wary and memory.pressed):
             return False
-        return not flying or not (flying[-1].preempted or any(r.joined < 0 for r in flying[-1].scheduled))
+        return not flying or not flying[-1].preempted
 
     def let_out(self) -> list[Request]:
         """Requests whose last token is on the way leave the cohort, in which nobody else is ahead of them."""

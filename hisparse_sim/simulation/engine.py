@@ -17,6 +17,7 @@ from hisparse_sim.memory.content import ContentIndex
 from hisparse_sim.memory.residency_v030 import HiSparseMemoryV030
 from hisparse_sim.scheduler.decision import Decision
 from hisparse_sim.scheduler.request import Request
+from hisparse_sim.scheduler.step import NOBODY
 from hisparse_sim.simulation.batch import Batch, Life
 from hisparse_sim.simulation.blocks import blocks_of, described_tokens
 from hisparse_sim.simulation.jump import jump
@@ -344,7 +345,7 @@ class Engine:
         now = self.clock
         decision = batch.decision
         known = {request: request.num_tokens for request in decision.drafted}
-        finished = self.scheduler.update(decision, self._accepted(decision))
+        finished = self.scheduler.update(decision, self._accepted(decision) if known else NOBODY)
         if decision:
             self._record(batch)
             sampled = [request.user.record for request, (_, samples) in decision.epochs.items() if samples]
@@ -382,7 +383,7 @@ class Engine:
                 decision.running,
                 decision.waiting,
                 work.decode_requests,
-                sum(n for n, _ in work.prefills),
+                sum([n for n, _ in work.prefills]),
                 gpu_free,
                 host_free,
                 len(decision.preempted),
