@@ -17,7 +17,7 @@ from hisparse_sim.cost.profile import Profile
 from hisparse_sim.cost.sparse_attention import SparseAttention
 from hisparse_sim.cost.term import GRADE_UNCERTAINTY, Term
 from hisparse_sim.cost.tiers import NOTHING, Tiers
-from hisparse_sim.cost.work import PARTS, StepCost, StepWork
+from hisparse_sim.cost.work import StepCost, StepWork
 from hisparse_sim.memory.layout import kv_layout, require_hisparse, tensor_parallel
 from hisparse_sim.scenario.engine import EngineSpec
 from hisparse_sim.scenario.model import ModelSpec
@@ -212,11 +212,8 @@ class StepCostModel:
         batch, context = work.decode_requests, work.decode_context_tokens
         contexts = range(context, context + steps * batch, batch)
         attentions = self.attention.decodes_s(batch, contexts)
-        totals = attentions
-        for part in first[1:PARTS]:
-            if part:
-                totals = [total + part for total in totals]
-        return attentions, totals
+        others = first.others_s
+        return attentions, [attention + others for attention in attentions]
 
     def note_decodes(self, work: StepWork, steps: int) -> None:
         """Steps priced by ``decodes`` are taken: count those that lie outside."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
 from typing import NamedTuple
 
 
@@ -77,22 +79,14 @@ class StepCost(NamedTuple):
     """Rows x layers looked up in the hot buffers."""
 
     @property
+    def others_s(self) -> float:
+        """Seconds of the step without its attention."""
+        return reduce(add, self[1:PARTS])
+
+    @property
     def total_s(self) -> float:
         """Seconds of the step."""
-        return (
-            self.attention_s
-            + self.moe_s
-            + self.dense_s
-            + self.allreduce_s
-            + self.head_s
-            + self.overhead_s
-            + self.resolve_s
-            + self.gather_s
-            + self.staging_s
-            + self.mirror_s
-            + self.draft_s
-            + self.peers_s
-        )
+        return self.attention_s + self.others_s
 
 
 PARTS = StepCost._fields.index("h2d_bytes")

@@ -185,9 +185,11 @@ class ResidentMemory:
 
     def grow(self, steps: int) -> None:
         """So many steps of those that ride: take the blocks that they need."""
-        if self._growing and (blocks := sum(self._growth(steps))):
-            self.gpu.take(blocks)
-            self.unnamed += blocks
+        if self._growing:
+            blocks = self._phases[self._grown % self.block_size] if steps == 1 else sum(self._growth(steps))
+            if blocks:
+                self.gpu.take(blocks)
+                self.unnamed += blocks
         self._grown += steps
 
     def free_after(self, steps: int) -> list[int]:

@@ -485,6 +485,8 @@ class Scheduler:
                         self.waiting.remove(request)
                     else:
                         self.memory.release(request, finished=True)
+                        self.running.remove(request)
+                        self.active.remove(request)
                     request.status = Status.FINISHED
                     continue
             if asynchronous and not stale:
@@ -492,9 +494,6 @@ class Scheduler:
                 self.memory.returned(request, request.computed - unknown)
         if finished:
             self.flush = True
-            over = set(finished)
-            self.running = [r for r in self.running if r not in over]
-            self.active = [r for r in self.active if r not in over]
         self.memory.complete(decision.step)
         return finished
 

@@ -111,7 +111,8 @@ def _take(engine: Engine, queue: deque[Batch], steps: int, until_s: float) -> bo
         queue[0] = engine.last = Batch(scheduler.ride(), cost, work)
         engine.came_back(flying)
         flying = queue[0]
-        scheduler.skip(steps - 1)
+        if steps > 1:
+            scheduler.skip(steps - 1)
     else:
         # It was decided with the queues of then.
         back = _row(engine, flying.start_s, decision.running, decision.waiting, cost)

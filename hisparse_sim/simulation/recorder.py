@@ -5,7 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from operator import neg
+from functools import reduce
+from itertools import chain
+from operator import add, neg, sub
 
 from hisparse_sim.cost.work import StepCost
 from hisparse_sim.workload.request import RequestSpec, Session
@@ -162,8 +164,7 @@ class Recorder:
         return StepCost(*self._paid())
 
     def _paid(self) -> list[float]:
-        times = self._times
-        paid = [total + value * times for total, value in zip(self.paid, self._alike, strict=True)]
+        paid = list(map(add, self.paid, map(float(self._times).__mul__, self._alike)))
         paid[0] = self.paid[0] + self._attention_s
         return paid
 
@@ -257,20 +258,16 @@ class Recorder:
             return
         first = self.steps
         self._pay(cost, steps)
-        busy_s, attention_s, gaps_s, gaps = self.busy_s, self._attention_s, self.gaps_s, self.gaps
-        before, start_s, longest_s = self.returned_s, row.start_s, 0.0
-        for end_s, seconds in zip(ends_s, attentions_s, strict=True):
-            attention_s += seconds
-            busy_s += end_s - start_s
-            gap_s = end_s - before
+        waits_s = list(map(sub, ends_s, chain((self.returned_s,), ends_s)))
+        self._attention_s = reduce(add, attentions_s, self._attention_s)
+        self.busy_s = reduce(add, waits_s[1:], self.busy_s + (ends_s[0] - row.start_s))
+        gaps_s, gaps = self.gaps_s, self.gaps
+        for gap_s in waits_s:
             gaps_s += gap_s * riders
             us = int(gap_s * 1e6 + 0.5)
             gaps[us] = gaps.get(us, 0) + riders
-            if gap_s > longest_s:
-                longest_s = gap_s
-            before = start_s = end_s
-        self.busy_s, self._attention_s, self.gaps_s, self.returned_s = busy_s, attention_s, gaps_s, before
-        self.rode(first, longest_s)
+        self.gaps_s, self.returned_s = gaps_s, ends_s[-1]
+        self.rode(first, max(waits_s))
         self._append_alike(row, first, ends_s, free_blocks)
 
     def _append_alike(self, row: StepRow, step: int, ends_s: Sequence[float], free: Sequence[int]) -> None:
