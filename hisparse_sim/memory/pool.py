@@ -19,6 +19,9 @@ import numpy.typing as npt
 Ids = npt.NDArray[np.int64]
 NO_IDS: Ids = np.empty(0, dtype=np.int64)
 
+_MORE_IDS = 1024
+"""At least so many ids are added at a time."""
+
 _TIDY_AFTER = 1_000_000
 """Items taken out of the middle of a free list until its runs are cleared of their traces."""
 
@@ -229,7 +232,7 @@ class IdSource:
     def new(self, n: int) -> Ids:
         """``n`` ids that nobody else holds."""
         if n > self._left:
-            self._more(n - self._left)
+            self._more(max(n - self._left, _MORE_IDS))
         self._left -= n
         return self._idle[self._left : self._left + n].copy()
 

@@ -135,9 +135,7 @@ class Engine:
         life.record.reason = reason
         self.finished += 1
         # Not at once: each turn of a long conversation would fail inside the one before.
-        later = self.env.timeout(0)
-        assert later.callbacks is not None
-        later.callbacks.append(lambda _: life.over())
+        _then(self.env.timeout(0), lambda _: life.over())
 
     def rouse(self) -> None:
         """Something has changed: look whether there is work."""
@@ -169,6 +167,8 @@ class Engine:
             if queue:
                 batch = queue.popleft()
                 if batch.done is not None:
+                    if self._lockstep is None:
+                        self.begin(batch, batch.done)
                     yield batch.done
                     self.clock = env.now
                     if queue and queue[0].decision and queue[0].done is None:
@@ -228,16 +228,20 @@ class Engine:
         if self._lockstep is not None:
             self._lockstep.submit(self, batch)
             return
-        cost = batch.cost
-        before, self.last = self.last, batch
+        cost, link = batch.cost, self.traffic.link
         # A decode's gathers are alone on the link, and their time is part of its cost already.
-        moves = cost.h2d_bytes > SMALL_BYTES and (self.traffic.link.busy or bool(batch.work.prefills))
+        moves = cost.h2d_bytes > SMALL_BYTES and (link.busy or bool(batch.work.prefills))
         if moves or cost.d2h_bytes > SMALL_BYTES:
+            self.last = batch
             batch.done = self.env.event()
-            self.env.process(self._execute(batch, before, batch.done))
-            return
-        self.traffic.link.bytes[H2D] += cost.h2d_bytes
-        self.traffic.link.bytes[D2H] += cost.d2h_bytes
+        else:
+            self.follow(batch)
+
+    def follow(self, batch: Batch) -> None:
+        """Give a batch to the GPU whose bytes are too few to matter on the link."""
+        before, self.last = self.last, batch
+        self.traffic.link.bytes[H2D] += batch.cost.h2d_bytes
+        self.traffic.link.bytes[D2H] += batch.cost.d2h_bytes
         if before is None or before.done is None or before.done.processed:
             self._starts(batch, self.clock if before is None else max(self.clock, before.end_s))
 
@@ -246,33 +250,27 @@ class Engine:
         batch.start_s = when_s
         batch.end_s = when_s + batch.cost.total_s
 
-    def _execute(
-        self, batch: Batch, before: Batch | None, done: simpy.Event
-    ) -> Generator[simpy.Event, Any, None]:
-        """A batch whose rows share the link with others: it ends when both are done."""
-        if before is not None:
-            if before.done is not None and not before.done.processed:
-                yield before.done
-            elif before.end_s > self.env.now:
-                yield self._at(before.end_s)
-        yield from self._works(batch)
-        done.succeed()
-
-    def _works(self, batch: Batch) -> Generator[simpy.Event, Any, None]:
-        """The batch runs now, until its own work and its own copies are done."""
+    def begin(self, batch: Batch, ended: simpy.Event) -> None:
+        """The batch runs from now on; ``ended`` fires when its own work and its own copies are done."""
         batch.start_s = self.env.now
         cost = batch.cost
-        moved = self.traffic.put(cost.h2d_bytes, H2D)
-        self.traffic.put(cost.d2h_bytes, D2H)
-        yield self.env.timeout(cost.total_s)
-        if moved is not None and not moved.processed:
-            yield moved
-        batch.end_s = self.env.now
+        moved = self.traffic.put(cost.h2d_bytes, cost.d2h_bytes)
 
-    def begin(self, batch: Batch, group_tokens: int) -> simpy.Event:
+        def end(_: simpy.Event) -> None:
+            if moved is not None and not moved.processed:
+                _then(moved, end)
+                return
+            batch.end_s = self.env.now
+            ended.succeed()
+
+        _then(self.env.timeout(cost.total_s), end)
+
+    def begin_beside(self, batch: Batch, group_tokens: int) -> simpy.Event:
         """Run a batch beside those of the other DP replicas; the event fires when this one is through."""
         batch.cost = self.replica.cost.beside(batch.work, batch.cost, group_tokens)
-        return self.env.process(self._works(batch))
+        ended = self.env.event()
+        self.begin(batch, ended)
+        return ended
 
     # -- one step -------------------------------------------------------------------------------
 
@@ -396,3 +394,9 @@ class Engine:
             ),
             cost,
         )
+
+
+def _then(event: simpy.Event, what: Callable[[simpy.Event], None]) -> None:
+    """Call ``what`` once the event has fired, which it has not yet."""
+    assert event.callbacks is not None
+    event.callbacks.append(what)

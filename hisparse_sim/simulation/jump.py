@@ -67,7 +67,7 @@ def _part(engine: Engine, queue: deque[Batch]) -> bool:
         engine.lack = ""
     engine.recorder.queue_is(engine.clock, len(scheduler.running), waiting, engine.lack)
     queue.append(Batch(scheduler.ride(), cost, work))
-    engine.launch(queue[-1])
+    engine.follow(queue[-1])
     return True
 
 

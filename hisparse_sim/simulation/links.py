@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from heapq import heappop, heappush
 
 import simpy
 
 H2D, D2H = 0, 1
 
-_End = tuple[float, int, simpy.Event]
+_End = tuple[float, int, simpy.Event | None]
 """What the direction must have served, a serial number, and the event that then fires."""
 
 
@@ -87,16 +88,21 @@ class HostLink:
     def transfer(self, size: float, direction: int) -> simpy.Event:
         """Start to move ``size`` bytes; the event fires when they have arrived."""
         done = self.env.event()
-        self.bytes[direction] += size
-        if size <= 0:
-            done.succeed()
-            return done
+        self.begin([(size, direction, done)])
+        return done
+
+    def begin(self, transfers: list[tuple[float, int, simpy.Event | None]]) -> None:
+        """Start several at once: bytes, direction, and the event that fires when they are there, if any."""
         together = self._memory or self
         together.advance()
-        self._count += 1  # of transfers that end together, the first come is the first told
-        heappush(self._ends[direction], (self._served[direction] + size, self._count, done))
+        for size, direction, done in transfers:
+            self.bytes[direction] += size
+            if size > 0:
+                self._count += 1  # of transfers that end together, the first come is the first told
+                heappush(self._ends[direction], (self._served[direction] + size, self._count, done))
+            elif done is not None:
+                done.succeed()
         together.plan()
-        return done
 
     @property
     def demand(self) -> float:
@@ -113,24 +119,25 @@ class HostLink:
 
     def advance(self) -> None:
         """Let the transfers run up to now."""
-        elapsed = self.env.now - self._since
-        self._since = self.env.now
-        speeds = [self._speed(d) if self._ends[d] else 0.0 for d in (H2D, D2H)]
-        for direction in (H2D, D2H):
-            self._served[direction] += elapsed * speeds[direction]
+        now = self.env.now
+        elapsed, self._since = now - self._since, now
+        if elapsed:
+            for direction in (H2D, D2H):
+                if self._ends[direction]:
+                    self._served[direction] += elapsed * self._speed(direction)
 
     def plan(self) -> None:
         """Wake up when the next transfer ends, at the speeds of now."""
-        waits = [
-            (max(0.0, ends[0][0] - self._served[d]) / self._speed(d), d)
-            for d, ends in enumerate(self._ends)
-            if ends
-        ]
-        if not waits:
+        soonest = math.inf
+        for direction in (H2D, D2H):
+            if ends := self._ends[direction]:
+                wait = max(0.0, ends[0][0] - self._served[direction]) / self._speed(direction)
+                if wait < soonest:
+                    soonest, self._next = wait, direction
+        if soonest == math.inf:
             self._alarm = None
             return
-        wait, self._next = min(waits)
-        self._alarm = self.env.timeout(wait)
+        self._alarm = self.env.timeout(soonest)
         assert self._alarm.callbacks is not None
         self._alarm.callbacks.append(self._ring)
 
@@ -145,6 +152,8 @@ class HostLink:
         ends = self._ends[direction]
         served = max(self._served[direction], ends[0][0])
         while ends and ends[0][0] <= served:
-            heappop(ends)[2].succeed()
+            done = heappop(ends)[2]
+            if done is not None:
+                done.succeed()
         self._served[direction] = served if ends else 0.0
         together.plan()

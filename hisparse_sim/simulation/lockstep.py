@@ -56,7 +56,7 @@ class Lockstep:
         passes = [(engine, queue.popleft() if queue else None) for engine, queue in self._queues.items()]
         tokens = sum(batch.work.tokens if batch else _DUMMY_TOKENS for _, batch in passes)
         self._busy = True
-        own = [(engine, batch, engine.begin(batch, tokens)) for engine, batch in passes if batch]
+        own = [(engine, batch, engine.begin_beside(batch, tokens)) for engine, batch in passes if batch]
         self.env.process(self._end(own))
 
     def _end(self, own: list[tuple[Engine, Batch, simpy.Event]]) -> simpy.events.ProcessGenerator:

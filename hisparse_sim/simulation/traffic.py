@@ -48,12 +48,19 @@ class Traffic:
         self.host_bytes[D2H] += cost.d2h_bytes * self._replica.mirroring_ranks
         return cost if self._index is None else self._with_index(cost)
 
-    def put(self, size: float, direction: int) -> simpy.Event | None:
-        """Put a step's bytes on the link, or count them if they are too few to matter there."""
-        if size > SMALL_BYTES:
-            return self.link.transfer(size, direction)
-        self.link.bytes[direction] += size
-        return None
+    def put(self, h2d_bytes: float, d2h_bytes: float) -> simpy.Event | None:
+        """Put a step's bytes on the link, or count them if they are too few to matter there; the event fires
+        when those to the device have arrived."""
+        came = self.env.event() if h2d_bytes > SMALL_BYTES else None
+        moving: list[tuple[float, int, simpy.Event | None]] = []
+        for size, direction, done in ((h2d_bytes, H2D, came), (d2h_bytes, D2H, None)):
+            if size > SMALL_BYTES:
+                moving.append((size, direction, done))
+            else:
+                self.link.bytes[direction] += size
+        if moving:
+            self.link.begin(moving)
+        return came
 
     def _with_index(self, cost: StepCost) -> StepCost:
         """Add the indexer blocks that the step copies to and from their offload, on every rank."""
