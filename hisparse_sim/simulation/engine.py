@@ -255,15 +255,15 @@ class Engine:
         batch.start_s = self.env.now
         cost = batch.cost
         moved = self.traffic.put(cost.h2d_bytes, cost.d2h_bytes)
+        _then(self.env.timeout(cost.total_s), partial(self._end, batch, moved, ended))
 
-        def end(_: simpy.Event) -> None:
-            if moved is not None and not moved.processed:
-                _then(moved, end)
-                return
-            batch.end_s = self.env.now
-            ended.succeed()
-
-        _then(self.env.timeout(cost.total_s), end)
+    def _end(self, batch: Batch, moved: simpy.Event | None, ended: simpy.Event, _: simpy.Event) -> None:
+        """The batch's own work is done, or the last of its bytes has ``moved``."""
+        if moved is not None and not moved.processed:
+            _then(moved, partial(self._end, batch, moved, ended))
+            return
+        batch.end_s = self.env.now
+        ended.succeed()
 
     def begin_beside(self, batch: Batch, group_tokens: int) -> simpy.Event:
         """Run a batch beside those of the other DP replicas; the event fires when this one is through."""
