@@ -139,8 +139,6 @@ Seconds = Annotated[
 ]
 """A time from 0 on, or a distribution of it."""
 
-MixturePart.model_rebuild()
-
 
 def quantile_level(name: str, samples: int) -> float | None:
     """The quantile that ``p99.9``, ``min`` or ``max`` of ``samples`` values stands for; none: no such."""

@@ -11,6 +11,12 @@ import yaml
 from hisparse_sim.errors import InputError
 
 _SAFE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+def as_yaml(data: Any) -> str:
+    """Plain data in YAML, in its own order."""
+    return str(yaml.dump(data, Dumper=_DUMPER, sort_keys=False, allow_unicode=True))
 
 
 class _Loader(_SAFE):  # type: ignore[misc]

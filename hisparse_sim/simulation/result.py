@@ -92,7 +92,7 @@ class Result:
                 shutil.rmtree(made, ignore_errors=True)
 
     def _write_scenario(self, path: Path) -> None:
-        import yaml
+        from hisparse_sim.scenario.yaml_file import as_yaml
 
         resolved = {
             "version": __version__,
@@ -102,7 +102,7 @@ class Result:
             "max_model_len": self.pools.max_model_len,
             "scenario": self.scenario.model_dump(mode="json", exclude={"plan"}),
         }
-        path.write_text(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True), encoding="utf-8")
+        path.write_text(as_yaml(resolved), encoding="utf-8")
 
 
 FILES = ("scenario.yaml", "summary.json", "timing.json", "requests.parquet", "steps.parquet")
