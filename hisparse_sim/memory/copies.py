@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hisparse_sim.memory.base import NOTHING
-from hisparse_sim.memory.pool import GrowingArray, Ids, IdSource, Pool, References
+from hisparse_sim.memory.pool import NONE, ONE, ZERO, GrowingArray, Ids, IdSource, Pool, References
 
 
 class PageCopies:
@@ -55,9 +55,9 @@ class PageCopies:
         if self._ids.bound >= len(self.ref.a):  # the last cell is that of no copy, -1
             for array in (self.stamp, self.ref, self.owner, self.page, self.content):
                 array.reach(self._ids.bound + 1)
-        self.ref.a[ids] = 1
-        self.owner.a[ids] = -1
-        self.content.a[ids] = -1
+        self.ref.a[ids] = ONE
+        self.owner.a[ids] = NONE
+        self.content.a[ids] = NONE
         return ids
 
     def know(self, bound: int) -> None:
@@ -68,7 +68,7 @@ class PageCopies:
         """These copies can be adopted by whoever hits ``content`` (older ones are forgotten)."""
         older = self.by_content.a[content]
         self.content.a[older] = -1  # or the last cell, if there is none
-        self.by_content.a[content] = ids
+        self.by_content.a[content] = ids.astype(np.int32)
         self.content.a[ids] = content
 
     def adoptable(self, content: Ids) -> Ids:
@@ -91,7 +91,7 @@ class PageCopies:
                 self._more_owners.setdefault(i, []).append((slot, pages.item()))
             self.pool.append(self, self.ref.drop(ids))
             return
-        owned = self.owner.a[ids] >= 0
+        owned = self.owner.a[ids] >= ZERO
         if np.count_nonzero(owned):
             for i, p in zip(ids[owned].tolist(), pages[owned].tolist(), strict=True):
                 self._more_owners.setdefault(i, []).append((slot, p))
