@@ -7,6 +7,7 @@ import sys
 try:
     import gc
     import importlib
+    import os
     from typing import Annotated
 
     import typer
@@ -86,6 +87,9 @@ def command_line(asked: str | None = None) -> typer.Typer:
 def main(argv: list[str] | None = None) -> None:
     """Run the command line and leave with its exit code: 0, 2 for anything refused, 130 for Ctrl-C."""
     gc.set_threshold(_LIVE_OBJECTS)
+    # numpy's matrix library starts a thread a core, which spin: 0.1 s of CPU on two cores. No command has
+    # matrices that would be worth it.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.exit(run(sys.argv[1:] if argv is None else argv))
 
 
