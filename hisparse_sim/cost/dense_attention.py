@@ -29,6 +29,8 @@ class DenseAttention:
         self, model: ModelSpec, machine: Machine, profile: Profile, *, tp: int, row_bytes: int, kv: str
     ) -> None:
         self._machine, self._layers = machine, model.num_layers
+        self._lines: dict[int, tuple[float, ...]] = {}
+        """By batch: seconds of a step that only decodes, a token in context, and a doubling of those."""
         self._row_bytes = row_bytes
         self.stands_in: list[str] = []
         self._terms: list[Term] = []
@@ -93,6 +95,8 @@ class DenseAttention:
 
         ``drafts`` that the decodes verify, in all, go through the projections; the context is read once.
         """
+        if not prefills and not drafts:
+            return self.decodes_s(batch, range(context_tokens, context_tokens + 1))[0] if batch else 0.0
         tokens, core = float(batch + drafts), context_tokens * self._context_s
         if batch:
             core += self._base_s + self._row_s * batch
@@ -107,17 +111,18 @@ class DenseAttention:
             core += work + read if self._fitted_prefill else max(work, read)
         return self._layers * (self._machine.matrices_s(self._weights, tokens) + core)
 
-    def decodes_s(self, batch: int, contexts: range) -> list[float]:
-        """``step_s`` of each of several steps that only decode, to the last bit."""
-        if contexts[0] <= _SHORT_TOKENS:
-            return [self.step_s(batch, context, ()) for context in contexts]
-        layers, matrices_s = self._layers, self._machine.matrices_s(self._weights, float(batch))
-        context_s, doubling_s, fixed_s = self._context_s, self._doubling_s, self._base_s + self._row_s * batch
-        return [
-            layers
-            * (matrices_s + (context * context_s + fixed_s + doubling_s * log2(context / _SHORT_TOKENS)))
-            for context in contexts
-        ]
+    def decodes_s(self, batch: int, contexts: Sequence[int]) -> list[float]:
+        """``step_s`` of each of several steps that only decode, in the order of their contexts."""
+        line = self._lines.get(batch)
+        if line is None:
+            matrices_s = self._machine.matrices_s(self._weights, float(batch))
+            own_s = matrices_s + self._base_s + self._row_s * batch
+            parts = own_s, self._context_s, self._doubling_s
+            line = self._lines[batch] = tuple(self._layers * part for part in parts)
+        own_s, context_s, doubling_s = line
+        if contexts[0] > _SHORT_TOKENS:
+            return [own_s + context_s * n + doubling_s * log2(n / _SHORT_TOKENS) for n in contexts]
+        return [own_s + context_s * n + doubling_s * log2(max(1.0, n / _SHORT_TOKENS)) for n in contexts]
 
     def uncertainty(self, decodes: bool, prefills: bool) -> float:
         """Relative, of a step's seconds: the largest of the fitted terms, else that of arithmetic."""
