@@ -23,27 +23,26 @@ _MANY = 1 << 16
 """Steps priced at once."""
 
 
-def jump(engine: Engine, queue: deque[Batch]) -> bool:
-    """Take all steps up to the next decision or event; False if the next step is not of that kind.
+def jump(engine: Engine, queue: deque[Batch]) -> None:
+    """Take all steps up to the next decision or event, if the next step is of that kind.
 
     ``queue``: batches in flight, one under asynchronous scheduling: it comes back first, and the last
     step of the jump takes its place. A step that some leave because their last token is in that batch is
     put behind it instead.
     """
     until_s = engine.env.peek()
-    taken = False
-    while (not taken or engine.clock < until_s) and _quiet(engine, queue):
+    going = True
+    while going and _quiet(engine, queue):
         steps = engine.scheduler.cohort.quiet_steps
-        if not steps:
-            return _part(engine, queue) or taken
-        if not _take(engine, queue, steps, until_s):
-            break
-        taken = True
-    return taken
+        if steps:
+            going = _take(engine, queue, steps, until_s) and engine.clock < until_s
+        else:
+            going = False
+            _part(engine, queue)
 
 
 def _quiet(engine: Engine, queue: deque[Batch]) -> bool:
-    """Whether nothing but cohort's members has to be looked at in the next step."""
+    """Whether the next step is of the cohort alone."""
     if len(queue) != engine.depth - 1 or engine.traffic.link.busy:
         return False
     if engine.scheduler.active or (engine.waiting() and not engine.still_refused()):
@@ -53,13 +52,13 @@ def _quiet(engine: Engine, queue: deque[Batch]) -> bool:
     return engine.scheduler.quiet
 
 
-def _part(engine: Engine, queue: deque[Batch]) -> bool:
-    """Put a step into the queue without the requests whose last token is in it already; False if it is not
-    only these that are due."""
+def _part(engine: Engine, queue: deque[Batch]) -> None:
+    """Put a step into the queue without the requests whose last token is in it already, if only these are
+    due."""
     scheduler = engine.scheduler
     engine.leave(scheduler.let_out())
     if not len(scheduler.cohort) or not scheduler.cohort.quiet_steps or not engine.memory.free_after(1):
-        return False
+        return
     work, _ = engine.works.decodes()
     cost = engine.traffic.of_step(engine.replica.cost.step(work))
     waiting = engine.waiting()
@@ -68,7 +67,6 @@ def _part(engine: Engine, queue: deque[Batch]) -> bool:
     engine.recorder.queue_is(engine.clock, len(scheduler.running), waiting, engine.lack)
     queue.append(Batch(scheduler.ride(), cost, work))
     engine.follow(queue[-1])
-    return True
 
 
 def _take(engine: Engine, queue: deque[Batch], steps: int, until_s: float) -> bool:

@@ -168,3 +168,37 @@ def test_together_links_never_move_more_than_the_memory(jobs, dram):
     assert not any(end != end for end in found)
     first, last = min(job[0] for job in jobs), max(found)
     assert 4 * sum(job[1] for job in jobs) <= 1.000001 * dram * (last - first) + 1.0
+
+
+@settings(max_examples=60)
+@given(jobs=transfers, sizes=st.tuples(st.floats(0, 1e11), st.floats(0, 1e11)), at_s=st.floats(0, 2))
+def test_transfers_begun_together_end_like_those_begun_one_after_the_other(jobs, sizes, at_s):
+    def played(together: bool) -> list[float]:
+        env = simpy.Environment()
+        link = HostLink(env, H2D_RATE, D2H_RATE, BOTH_RATE)
+        found: list[float] = []
+
+        def note(_: simpy.Event) -> None:
+            found.append(env.now)
+
+        def others(when_s: float, size: float, direction: int):
+            yield env.timeout(when_s)
+            yield link.transfer(size, direction)
+
+        def pair():
+            yield env.timeout(at_s)
+            done = [env.event(), env.event()]
+            for event in done:
+                event.callbacks.append(note)
+            parts = list(zip(sizes, (H2D, D2H), done, strict=True))
+            for begun in [parts] if together else [[part] for part in parts]:
+                link.begin(begun)
+
+        env.process(pair())
+        for job in jobs:
+            env.process(others(*job))
+        env.run()
+        assert len(found) == 2
+        return found
+
+    assert played(together=True) == played(together=False)

@@ -10,8 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hisparse_sim.memory.base import NEVER
+from hisparse_sim.memory.content import ContentIndex
+from hisparse_sim.memory.pool import Ids
 from hisparse_sim.memory.resident import ResidentMemory
 from hisparse_sim.scenario.loader import load_scenario
+from hisparse_sim.scheduler.decision import Decision
+from hisparse_sim.scheduler.step import Scheduler
 from hisparse_sim.simulation.result import Result
 from hisparse_sim.simulation.run import simulate
 
@@ -162,3 +166,31 @@ def test_a_lone_long_answer_takes_far_fewer_decisions_than_tokens() -> None:
     jumped = run(engine, workload, single_step=False)
     assert jumped.summary["engine_steps"] >= 5000
     assert len(jumped.step_rows) < 200
+
+
+def test_a_short_request_takes_one_decision_and_no_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    decided: Counter[str] = Counter()
+    schedule, fresh = Scheduler.schedule, ContentIndex.fresh
+
+    def counted(scheduler: Scheduler) -> Decision:
+        decided["steps"] += 1
+        return schedule(scheduler)
+
+    def made(index: ContentIndex, n: int) -> Ids:
+        decided["blocks"] += n
+        return fresh(index, n)
+
+    monkeypatch.setattr(Scheduler, "schedule", counted)
+    monkeypatch.setattr(ContentIndex, "fresh", made)
+    workload = {
+        "kind": "poisson",
+        "rate_per_s": 5,
+        "requests": 60,
+        "prompt_tokens": 512,
+        "output_tokens": 300,
+    }
+    found = run({"mode": "resident", "async_scheduling": True}, workload, single_step=False)
+    # Its prefill; where it joins those that decode and where its last token is on its way decide nothing.
+    assert found.summary["engine_steps"] > 500
+    assert 50 < decided["steps"] < 70
+    assert not decided["blocks"]
