@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections import deque
 from collections.abc import Callable, Generator
@@ -23,6 +22,7 @@ from hisparse_sim.simulation.blocks import blocks_of, described_tokens
 from hisparse_sim.simulation.jump import jump
 from hisparse_sim.simulation.links import D2H, H2D, HostLink
 from hisparse_sim.simulation.lockstep import Lockstep
+from hisparse_sim.simulation.moment import at
 from hisparse_sim.simulation.recorder import Recorder, RequestRecord, StepRow, record_of
 from hisparse_sim.simulation.replica import Replica
 from hisparse_sim.simulation.survival import Ending, live_lock
@@ -151,7 +151,7 @@ class Engine:
             if self._jumps:
                 jump(self, queue)
             if len(queue) < self.depth and self.clock > env.now:
-                yield self._at(self.clock)
+                yield at(env, self.clock)
             if len(queue) < self.depth and scheduler.has_work:
                 try:
                     batch = self._schedule()
@@ -175,7 +175,7 @@ class Engine:
                         self._starts(queue[0], batch.end_s)  # it waited for an end that was not known
                 elif batch.decision and batch.end_s > self.clock:
                     if batch.decision.scheduled or env.peek() <= batch.end_s:
-                        yield self._at(batch.end_s)
+                        yield at(env, batch.end_s)
                     self.clock = batch.end_s
                 counting = memory.counting
                 self.came_back(batch)
@@ -186,16 +186,6 @@ class Engine:
             self._wake = env.event()
             yield self._wake
             self.clock = env.now
-
-    def _at(self, when_s: float) -> simpy.Event:
-        """An event at exactly this time, whatever adding and subtracting would round it to."""
-        now = self.env.now
-        delay = when_s - now
-        while now + delay < when_s:
-            delay = math.nextafter(delay, math.inf)
-        while now + delay > when_s:
-            delay = math.nextafter(delay, 0.0)
-        return self.env.timeout(max(delay, 0.0))
 
     def waiting(self) -> int:
         """Requests that wait or load."""
