@@ -63,11 +63,11 @@ def by_group(
     Beside what ``served`` and ``counts`` give: tokens of completed requests, and of all requests the
     preemptions and the share of prompt tokens that were cached at first admission.
     """
+    if len({of(r) for r in requests}) < 2:
+        return None
     groups: dict[Key, list[RequestRecord]] = {}
     for r in requests:
         groups.setdefault(of(r), []).append(r)
-    if len(groups) < 2:
-        return None
     # The sort keeps the order of arrival among equals.
     listed = sorted(groups, key=lambda key: -len(groups[key]))[:MOST_GROUPS]
     return {str(key): _group(groups[key], slo, span_s) for key in sorted(listed)}
@@ -93,8 +93,11 @@ def spread(values: Iterable[float | None]) -> dict[str, float | None]:
     found = np.array([v for v in values if v is not None])
     if not len(found):
         return dict.fromkeys(("mean", *_POINTS))
-    points = zip(_POINTS, np.percentile(found, [100 * q for q in _POINTS.values()]), strict=True)
-    return {"mean": float(found.mean()), **{name: float(value) for name, value in points}}
+    mean, last = float(found.mean()), len(found) - 1
+    found.sort()
+    # numpy's percentile does the same, but takes 0.03 s to import what it needs.
+    points = np.interp([q * last for q in _POINTS.values()], np.arange(last + 1), found)
+    return {"mean": mean, **dict(zip(_POINTS, points.tolist(), strict=True))}
 
 
 def spread_of_counts(counts_us: dict[int, int], total_s: float) -> dict[str, float | None]:

@@ -124,6 +124,14 @@ Queue = Sequence[tuple[float, int, int]]
 """(time, running, waiting) whenever one of them changes."""
 
 
+class Gauges(NamedTuple):
+    """The same as arrays."""
+
+    times_s: Floats
+    running: Floats
+    waiting: Floats
+
+
 class Totals(NamedTuple):
     """What all engines have moved, and what they have."""
 
@@ -156,7 +164,7 @@ def summarise(
     ``open_loop``: nobody waits to begin a session.
     """
     link_bytes, host_bytes = totals.link_bytes, totals.host_bytes
-    requests, queue, pools = recorder.requests, recorder.queue, replica.pools
+    requests, pools, gauge = recorder.requests, replica.pools, gauges(recorder.queue)
     done = [r for r in requests if r.status == "completed"]
     ended = counts(requests)
     failed = ended["requests_failed"]
@@ -164,8 +172,8 @@ def summarise(
     span_s = max((r.finish_s for r in done if r.finish_s is not None), default=start_s) - start_s
     found = served(done, scenario.slo, span_s)
     total_per_s = found["total_tokens_per_s"]
-    running = samples(queue, end_s, column=1)
-    waiting = samples(queue, end_s, column=2)
+    running = samples(gauge.times_s, gauge.running, end_s)
+    waiting = samples(gauge.times_s, gauge.waiting, end_s)
     waiting_share = float((waiting > 0).mean()) if len(waiting) else None
     waited_s = recorder.waited(end_s)
     if scenario.engine.kind == "sglang":
@@ -185,8 +193,8 @@ def summarise(
         **_locality(replica),
         "complete": complete,
         "running_mean": float(running[running > 0].mean()) if running.any() else 0.0,
-        "running_time_weighted": time_mean(queue, start_s, end_s, column=1),
-        "waiting_mean": time_mean(queue, start_s, end_s, column=2),
+        "running_time_weighted": time_mean(gauge.times_s, gauge.running, start_s, end_s),
+        "waiting_mean": time_mean(gauge.times_s, gauge.waiting, start_s, end_s),
         "waiting_share": waiting_share,
         **found,
         "total_tokens_per_s_per_gpu": None if total_per_s is None else total_per_s / scenario.gpus,
@@ -205,7 +213,7 @@ def summarise(
         "hot_hit_rate": ratio(lookups - recorder.cost.misses_rows, lookups),
         **_usage(steps, totals.pool_blocks),
         **ended,
-        "verdict": _verdict(recorder, failed, waiting_share, open_loop),
+        "verdict": _verdict(recorder, gauge, failed, waiting_share, open_loop),
         "limit": _limit(recorder, waited_s, failed, end_s - start_s),
         "waiting_for_s": dict(sorted(waited_s.items())),
         "step_time_s": dict(sorted(recorder.parts.items())),
@@ -245,30 +253,33 @@ def out_of_domain(replica: Replica) -> dict[str, Any]:
     }
 
 
-def samples(queue: Queue, end_s: float, *, column: int) -> Floats:
-    """Running (column 1) or waiting (2) requests as a scraper sees them.
+def gauges(queue: Queue) -> Gauges:
+    """The queue as arrays."""
+    found = np.array(list(zip(*queue, strict=True)), dtype=float).reshape(3, -1)
+    return Gauges(*found)
+
+
+def samples(times_s: Floats, values: Floats, end_s: float) -> Floats:
+    """Running or waiting requests as a scraper sees them, from their ``values`` since ``times_s``.
 
     Every 30 s; a run shorter than 600 s at 20 equal intervals, one of more than 30 million seconds at a
-    million. The definition of the published
-    figures that runs are compared with. A sample at the moment of a change shows what was before.
+    million. The definition of the published figures that runs are compared with. A sample at the moment
+    of a change shows what was before.
     """
-    if not queue or end_s <= 0:
+    if not len(times_s) or end_s <= 0:
         return np.empty(0)
     count = SHORT_RUN_SAMPLES if end_s < SHORT_RUN_S else min(math.floor(end_s / SAMPLE_S), MOST_SAMPLES)
     every_s = SAMPLE_S if SHORT_RUN_SAMPLES < count < MOST_SAMPLES else end_s / count
     at = every_s * np.arange(1, count + 1)
-    times = np.array([q[0] for q in queue])
-    values = np.array([q[column] for q in queue], dtype=float)
-    index = np.searchsorted(times, at, side="left") - 1
+    index = np.searchsorted(times_s, at, side="left") - 1
     return np.where(index >= 0, values[np.maximum(index, 0)], 0.0)
 
 
-def time_mean(queue: Queue, start_s: float, end_s: float, *, column: int) -> float | None:
+def time_mean(times_s: Floats, values: Floats, start_s: float, end_s: float) -> float | None:
     """Mean from ``start_s`` to ``end_s``, weighted with time; 0 before the first entry."""
     if end_s <= start_s:
         return None
-    times = np.clip([*(q[0] for q in queue), end_s], start_s, end_s)
-    values = np.array([q[column] for q in queue], dtype=float)
+    times = np.clip(np.append(times_s, end_s), start_s, end_s)
     return float((values * np.diff(times)).sum() / (end_s - start_s))
 
 
@@ -315,23 +326,26 @@ def _locality(replica: Replica) -> dict[str, str | None]:
     return {"locality": misses.id, "locality_sha256": digest, "locality_source": misses.source}
 
 
-def _verdict(recorder: Recorder, failed: int, waiting_share: float | None, open_loop: bool) -> str:
+def _verdict(
+    recorder: Recorder, gauge: Gauges, failed: int, waiting_share: float | None, open_loop: bool
+) -> str:
     if failed:
         return "infeasible"
-    if open_loop and _grew(recorder):
+    if open_loop and _grew(recorder, gauge):
         return "overloaded"
     return "backlogged" if (waiting_share or 0.0) > 0.5 else "stable"
 
 
-def _grew(recorder: Recorder) -> bool:
+def _grew(recorder: Recorder, gauge: Gauges) -> bool:
     """Whether the queue grew over the last half of the arrivals, from the means of its two quarters."""
     arrivals = np.array([r.arrival_s for r in recorder.requests])
     if len(arrivals) < 2:
         return False
     start_s, end_s = float(arrivals.min()), float(arrivals.max())
     half, quarter = (start_s + end_s) / 2, (end_s - start_s) / 4
-    before = time_mean(recorder.queue, half, half + quarter, column=2) or 0.0
-    after = time_mean(recorder.queue, half + quarter, end_s, column=2) or 0.0
+    times_s, waiting = gauge.times_s, gauge.waiting
+    before = time_mean(times_s, waiting, half, half + quarter) or 0.0
+    after = time_mean(times_s, waiting, half + quarter, end_s) or 0.0
     return 2 * (after - before) > max(_GROWN, _GROWN_SHARE * int((arrivals > half).sum()))
 
 

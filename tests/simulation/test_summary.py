@@ -7,6 +7,8 @@ import re
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from small_runs import CONVERSATIONS, POISSON, run, scenario
 
 from hisparse_sim.cost.work import StepCost
@@ -16,7 +18,7 @@ from hisparse_sim.simulation.columns import StepLog
 from hisparse_sim.simulation.recorder import Recorder, RequestRecord, StepRow
 from hisparse_sim.simulation.replica import build_replica
 from hisparse_sim.simulation.run import simulate
-from hisparse_sim.simulation.served import goodput
+from hisparse_sim.simulation.served import goodput, spread
 
 PROMISED = [
     "running_mean",
@@ -79,22 +81,28 @@ def summarise(recorder: Recorder, *, end_s: float = 100.0, open_loop: bool = Fal
 # -- samples ------------------------------------------------------------------------------------
 
 
+def sampled(queue, end_s):
+    """Running requests as a scraper sees them."""
+    gauge = figures.gauges(queue)
+    return figures.samples(gauge.times_s, gauge.running, end_s)
+
+
 def test_a_run_under_600_seconds_is_sampled_at_20_equal_intervals():
     queue = [(0.0, 1, 0), (300.0, 3, 0), (598.0, 0, 0)]
-    found = figures.samples(queue, 599.0, column=1)
+    found = sampled(queue, 599.0)
     assert len(found) == 20
     assert found.tolist() == [1] * 10 + [3] * 9 + [0]
 
 
 def test_a_longer_run_is_sampled_every_30_seconds_from_30_on():
     queue = [(0.0, 2, 0), (100.0, 5, 0)]
-    assert figures.samples(queue, 600.0, column=1).tolist() == [2] * 3 + [5] * 17
-    assert len(figures.samples(queue, 629.9, column=1)) == 20
-    assert len(figures.samples(queue, 630.0, column=1)) == 21
+    assert sampled(queue, 600.0).tolist() == [2] * 3 + [5] * 17
+    assert len(sampled(queue, 629.9)) == 20
+    assert len(sampled(queue, 630.0)) == 21
 
 
 def test_a_sample_at_the_moment_of_a_change_sees_what_was_before():
-    assert figures.samples([(0.0, 1, 0), (30.0, 9, 0)], 600.0, column=1)[:2].tolist() == [1, 9]
+    assert sampled([(0.0, 1, 0), (30.0, 9, 0)], 600.0)[:2].tolist() == [1, 9]
 
 
 def test_running_mean_drops_zeros_and_the_waiting_share_does_not():
@@ -143,6 +151,14 @@ def test_latencies_are_means_and_interpolated_percentiles_of_completed_requests(
     assert summary["tpot_s"]["mean"] == pytest.approx(np.mean([(10 + i) / 10 for i in range(5)]))
     assert summary["requests_completed"] == 5
     assert summary["requests_failed"] == 1
+
+
+@given(values=st.lists(st.floats(0, 1e6), min_size=1, max_size=40))
+def test_percentiles_are_those_of_numpy(values):
+    found = spread(values)
+    assert found.pop("mean") == pytest.approx(np.mean(values))
+    for name, value in found.items():
+        assert value == pytest.approx(np.percentile(values, float(name[1:])))
 
 
 def test_a_single_token_has_no_time_per_token():
@@ -302,6 +318,6 @@ def test_every_key_is_written_down_once():
 
 def test_a_run_of_decades_is_sampled_a_million_times():
     queue = [(0.0, 1, 0), (1e300, 0, 0)]
-    assert len(figures.samples(queue, 2e9, column=1)) == len(figures.samples(queue, 1e300, column=1)) == 10**6
-    assert len(figures.samples(queue, 3e7 - 1, column=1)) == 10**6 - 1
-    assert len(figures.samples(queue, 599.0, column=1)) == len(figures.samples(queue, 600.0, column=1)) == 20
+    assert len(sampled(queue, 2e9)) == len(sampled(queue, 1e300)) == 10**6
+    assert len(sampled(queue, 3e7 - 1)) == 10**6 - 1
+    assert len(sampled(queue, 599.0)) == len(sampled(queue, 600.0)) == 20
