@@ -332,12 +332,18 @@ class Engine:
         """The batch's results are here."""
         now = self.clock
         decision = batch.decision
-        known = {request: request.num_tokens for request in decision.drafted}
-        finished = self.scheduler.update(decision, self._accepted(decision) if known else NOBODY)
+        known, accepted = NOBODY, NOBODY
+        if decision.drafted:
+            known = {request: request.num_tokens for request in decision.drafted}
+            accepted = self._accepted(decision)
+        finished = self.scheduler.update(decision, accepted)
         if decision:
             self._record(batch)
-            sampled = [request.user.record for request, (_, samples) in decision.epochs.items() if samples]
-            self.recorder.tokens(now, [r for r in sampled if r.finish_s is None], decision.riders)
+            records: list[RequestRecord] = []
+            for request, (_, samples) in decision.epochs.items():
+                if samples and request.user.record.finish_s is None:
+                    records.append(request.user.record)
+            self.recorder.tokens(now, records, decision.riders)
             for request, before in known.items():
                 self.recorder.came_along(request.user.record, request.num_tokens - before - 1)
         for request in finished:
@@ -371,7 +377,7 @@ class Engine:
                 decision.running,
                 decision.waiting,
                 work.decode_requests,
-                sum([n for n, _ in work.prefills]),
+                sum([n for n, _ in work.prefills]) if work.prefills else 0,
                 gpu_free,
                 host_free,
                 len(decision.preempted),

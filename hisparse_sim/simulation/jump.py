@@ -45,11 +45,10 @@ def _quiet(engine: Engine, queue: deque[Batch]) -> bool:
     """Whether the next step is of the cohort alone."""
     if len(queue) != engine.depth - 1 or engine.traffic.link.busy:
         return False
-    if engine.scheduler.active or (engine.waiting() and not engine.still_refused()):
+    scheduler = engine.scheduler
+    if scheduler.active or (queue and queue[0].done is not None) or not scheduler.quiet:
         return False
-    if queue and queue[0].done is not None:
-        return False
-    return engine.scheduler.quiet
+    return not scheduler.waiting or engine.still_refused()
 
 
 def _part(engine: Engine, queue: deque[Batch]) -> None:
@@ -61,7 +60,7 @@ def _part(engine: Engine, queue: deque[Batch]) -> None:
         return
     work, _ = engine.works.decodes()
     cost = engine.traffic.of_step(engine.replica.cost.step(work))
-    waiting = engine.waiting()
+    waiting = len(scheduler.waiting)
     if not waiting:
         engine.lack = ""
     engine.recorder.queue_is(engine.clock, len(scheduler.running), waiting, engine.lack)
@@ -90,7 +89,7 @@ def _take(engine: Engine, queue: deque[Batch], steps: int, until_s: float) -> bo
     starts, backs = ends[:-1], ends[1:] if flying is None else ends[:-1]
     steps = 1 + bisect_left(backs, until_s, 0, len(backs) - 1)
     replica.cost.note_decodes(work, steps)
-    running, waiting = work.decode_requests, engine.waiting()
+    running, waiting = work.decode_requests, len(scheduler.waiting)
     if not waiting:
         engine.lack = ""
     recorder.queue_is(engine.clock, running, waiting, engine.lack)

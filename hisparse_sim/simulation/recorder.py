@@ -261,12 +261,11 @@ class Recorder:
         waits_s = list(map(sub, ends_s, chain((self.returned_s,), ends_s)))
         self._attention_s = reduce(add, attentions_s, self._attention_s)
         self.busy_s = reduce(add, waits_s[1:], self.busy_s + (ends_s[0] - row.start_s))
-        gaps_s, gaps = self.gaps_s, self.gaps
+        self.gaps_s = reduce(add, map(float(riders).__mul__, waits_s), self.gaps_s)
+        self.returned_s, gaps = ends_s[-1], self.gaps
         for gap_s in waits_s:
-            gaps_s += gap_s * riders
             us = int(gap_s * 1e6 + 0.5)
             gaps[us] = gaps.get(us, 0) + riders
-        self.gaps_s, self.returned_s = gaps_s, ends_s[-1]
         self.rode(first, max(waits_s))
         self._append_alike(row, first, ends_s, free_blocks)
 
