@@ -96,7 +96,7 @@ class DenseAttention:
         ``drafts`` that the decodes verify, in all, go through the projections; the context is read once.
         """
         if not prefills and not drafts:
-            return self.decodes_s(batch, range(context_tokens, context_tokens + 1))[0] if batch else 0.0
+            return self.decodes_s(batch, (context_tokens,))[0]
         tokens, core = float(batch + drafts), context_tokens * self._context_s
         if batch:
             core += self._base_s + self._row_s * batch

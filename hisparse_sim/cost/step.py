@@ -133,9 +133,9 @@ class StepCostModel:
         self._most_batch, self._most_context, self._most_pairs, *tokens = domain
         self._most_tokens, self._most_past, self._most_group = tokens
         self._always = bool(self.stands_in)
-        self._most_decodes = min(self._most_batch, self._most_tokens, self._most_group / self.engine.dp)
-        if self._always:
-            self._most_decodes = 0
+        most_decodes = min(self._most_batch, self._most_tokens, self._most_group / self.engine.dp)
+        self._most_decodes = 0 if self._always else most_decodes
+        """Most requests of a step that only decodes and can lie inside."""
         self._chunk_tokens = getattr(self.attention, "chunk_tokens", 0) or maxsize
         self._of_tokens: dict[int, tuple[float, float, float]] = {}
         self.warnings = tuple(_warnings(profile, node, engine, self.stands_in))

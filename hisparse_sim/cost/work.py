@@ -81,7 +81,7 @@ class StepCost(NamedTuple):
     @property
     def others_s(self) -> float:
         """Seconds of the step without its attention."""
-        return reduce(add, self[1:PARTS])
+        return reduce(add, self[1:PARTS])  # from Python 3.12 on, sum rounds otherwise than adding does
 
     @property
     def total_s(self) -> float:

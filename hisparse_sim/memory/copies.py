@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hisparse_sim.memory.base import NOTHING
-from hisparse_sim.memory.pool import NONE, ONE, ZERO, GrowingArray, Ids, IdSource, Pool, References
+from hisparse_sim.memory.pool import MINUS_ONE, ONE, ZERO, GrowingArray, Ids, IdSource, Pool, References
 
 
 class PageCopies:
@@ -56,8 +56,8 @@ class PageCopies:
             for array in (self.stamp, self.ref, self.owner, self.page, self.content):
                 array.reach(self._ids.bound + 1)
         self.ref.a[ids] = ONE
-        self.owner.a[ids] = NONE
-        self.content.a[ids] = NONE
+        self.owner.a[ids] = MINUS_ONE
+        self.content.a[ids] = MINUS_ONE
         return ids
 
     def know(self, bound: int) -> None:
@@ -178,6 +178,7 @@ class PagedState:
         "lost",
         "pages",
         "planned",
+        "private",
         "published",
         "ready",
         "slot",
@@ -186,8 +187,10 @@ class PagedState:
         "unpinned_to",
     )
 
-    def __init__(self, content: Ids) -> None:
+    def __init__(self, content: Ids, *, private: bool = False) -> None:
         self.content = content
+        self.private = private
+        """Nobody else can ask for what it holds: its blocks are only marked as hashed, whatever they hold."""
         self.slot = -1
         self.alive = True
         self.pages = 0

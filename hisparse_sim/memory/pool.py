@@ -19,8 +19,10 @@ import numpy.typing as npt
 Ids = npt.NDArray[np.int64]
 NO_IDS: Ids = np.empty(0, dtype=np.int64)
 
-ZERO, ONE, NONE = np.array(0), np.array(1), np.array(-1)
-"""With arrays of a few pages numpy takes twice as long for a Python integer."""
+ZERO, ONE, MINUS_ONE = np.array(0), np.array(1), np.array(-1)
+PRIVATE = np.array(-2)
+"""Content of a block that has a hash which nobody will ask for."""
+"""With arrays of a few pages numpy takes twice as long for a Python integer, or for one of another type."""
 _ZERO_32 = np.array(0, dtype=np.int32)
 
 _MORE_IDS = 1024
@@ -287,13 +289,18 @@ class HashedBlocks:
             for array in (self.stamp, self.ref, self.content):
                 array.reach(self._ids.bound)
         self.ref.a[ids] = ONE
-        self.content.a[ids] = NONE
+        self.content.a[ids] = MINUS_ONE
         return ids
 
     def know(self, bound: int) -> None:
         """Content ids below ``bound`` will be published or asked for."""
-        self._first.reach(bound)
-        self._several.reach(bound)
+        # The last cells are those of no content and of private content.
+        self._first.reach(bound + 2)
+        self._several.reach(bound + 2)
+
+    def mark(self, ids: Ids) -> None:
+        """These blocks have a hash that nobody will ask for, unless it is published after all."""
+        self.content.a[ids] = PRIVATE
 
     def publish(self, ids: Ids, content: Ids) -> None:
         """Give blocks without a hash theirs."""
@@ -351,7 +358,7 @@ class HashedBlocks:
         if not len(gone):
             return
         if self.caching:
-            hashed = self.content.a[gone] >= ZERO
+            hashed = self.content.a[gone] != MINUS_ONE
             plain = gone[~hashed]
             self.pool.append(self, gone[hashed])
         else:

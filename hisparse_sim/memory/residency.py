@@ -22,7 +22,7 @@ import numpy as np
 from hisparse_sim.memory.base import MISS, NOTHING, Hit, Sequence, content_bound
 from hisparse_sim.memory.copies import PageCopies, PagedState
 from hisparse_sim.memory.index_offload import IndexOffload
-from hisparse_sim.memory.pool import HashedBlocks, Ids, Pool
+from hisparse_sim.memory.pool import ZERO, HashedBlocks, Ids, Pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,15 @@ class HiSparseMemory:
     # -- prefix ---------------------------------------------------------------------------------
 
     def expect(self, request: Sequence) -> None:
-        """A request arrives: its content will be asked for."""
+        """A request arrives: its content will be asked for, unless it is all its own."""
+        if not self._private(request) or self.index_offload is not None:
+            self._know(request)
+
+    def _private(self, request: Sequence) -> bool:
+        """Whether nobody can ask for what it computes: not even itself, unless it is preempted."""
+        return not (request.private_from or request.preemptions)
+
+    def _know(self, request: Sequence) -> None:
         bound = content_bound(request)
         for table in (self.host, self.index, self.copies):
             table.know(bound)
@@ -103,7 +111,7 @@ class HiSparseMemory:
 
         The last token of a request is always computed again.
         """
-        if not self.sizes.prefix_caching:
+        if not self.sizes.prefix_caching or self._private(request):
             return MISS
         limit = (request.num_tokens - 1) // self.block_size
         host = self.host.leading(request.content[:limit])
@@ -168,7 +176,8 @@ class HiSparseMemory:
         """A request begins, with the pages that it hit."""
         if self.index_offload is not None:
             self.index_offload.begin(request)
-        state = PagedState(request.content)
+        private = self._private(request)
+        state = PagedState(NOTHING if private else request.content, private=private)
         self.copies.enter(state)
         hits = len(hit.host)
         if hits:
@@ -265,7 +274,10 @@ class HiSparseMemory:
         target = known_tokens // self.block_size
         if target > state.index_hashed:
             first = state.index_hashed
-            self.index.publish(state.index[first:target], state.content[first:target])
+            if state.private:
+                self.index.mark(state.index[first:target])
+            else:
+                self.index.publish(state.index[first:target], state.content[first:target])
             state.index_hashed = target
         if target > state.published:
             state.target = target
@@ -275,7 +287,10 @@ class HiSparseMemory:
         """``here_from``: the page from which on none has lost its GPU copy."""
         end = min(state.target, state.ready)
         first = state.published
-        if end > first:
+        if end > first and state.private:
+            self.host.mark(state.host[first:end])
+            state.published = end
+        elif end > first:
             content = state.content[first:end]
             self.host.publish(state.host[first:end], content)
             copy = state.copy[first:end]
@@ -410,7 +425,11 @@ class HiSparseMemory:
         self.host.release(host[:-1].copy())
         end = min(state.ready, state.target)
         if end > state.published:
-            self.host.publish(state.host[state.published : end], state.content[state.published : end])
+            pages = state.host[state.published : end]
+            if state.private:
+                self.host.mark(pages)
+            else:
+                self.host.publish(pages, state.content[state.published : end])
         self.host.release(state.detached[::-1].copy())
         state.detached = NOTHING
         self.host.release(host[-1:].copy())
@@ -425,6 +444,8 @@ class HiSparseMemory:
         """A request ends or is preempted. Clean pages stay readable as copies; the rest is dropped."""
         state: PagedState = request.memory
         request.memory = None
+        if state.private and not finished:
+            self._disclose(state, request)
         if finished and self.index_offload is not None:
             self.index_offload.finish(request)
         pages = state.pages
@@ -452,3 +473,13 @@ class HiSparseMemory:
         self.copies.discard(state.copy[state.ready : pages][::-1].copy())
         self.gpu.push_front(state.hot_blocks)
         self.copies.leave(state)
+
+    def _disclose(self, state: PagedState, request: Sequence) -> None:
+        """A preempted request will ask for what nobody else can."""
+        self._know(request)
+        content, hashed, published = request.content, state.index_hashed, state.published
+        self.index.publish(state.index[:hashed], content[:hashed])
+        self.host.publish(state.host[:published], content[:published])
+        here = state.copy[:published] >= ZERO
+        self.copies.record(state.copy[:published][here], content[:published][here])
+        state.content, state.private = content, False

@@ -255,7 +255,7 @@ class ResidentMemory:
         """A request ends or is preempted: its blocks go back, the tail of the sequence first."""
         state: BlockState = request.memory
         named, hashed = state.named, state.hashed
-        if not finished:
+        if not finished and self.sizes.prefix_caching:  # it will ask for what it has computed
             self.blocks.know(content_bound(request))
         if unnamed := state.pages - named:
             self.unnamed -= unnamed

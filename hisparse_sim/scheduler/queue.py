@@ -28,7 +28,7 @@ class WaitingQueue(Protocol):
 
 
 class FcfsQueue(deque[Request]):
-    """First come, first served; preempted requests go to the front."""
+    """First come, first served; preempted requests go to the front. Only ``add`` and ``put_back`` put in."""
 
     add = deque.append
     put_back = deque.appendleft
@@ -40,7 +40,7 @@ def urgency(request: Request) -> tuple[int, float]:
 
 
 class PriorityQueue(list[Request]):
-    """Always by ``(priority, arrival)``, preempted requests too."""
+    """Always by ``(priority, arrival)``, preempted requests too. Only ``add`` and ``put_back`` put in."""
 
     def add(self, request: Request) -> None:
         """At its place."""

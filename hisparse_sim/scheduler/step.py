@@ -215,7 +215,8 @@ class Scheduler:
         return not flying or not flying[-1].preempted
 
     def let_out(self) -> list[Request]:
-        """Requests whose last token is on the way leave the cohort, in which nobody else is ahead of them."""
+        """Those that are due because their last token is on its way leave the cohort, up to the first that is
+        due for another reason."""
         left: list[Request] = []
         assert not self.active
         flying, longest = len(self.flying), self.config.max_model_len
@@ -228,8 +229,8 @@ class Scheduler:
         self.active = sorted(left, key=_order)
         return left
 
-    def ride(self) -> Decision:
-        """Decide the next step, a quiet one."""
+    def decide_quiet(self) -> Decision:
+        """Decide the next step, in which only the cohort decodes."""
         cohort = self.cohort
         decision = Decision(self.step, riders=len(cohort), rider_tokens=cohort.tokens)
         decision.running, decision.waiting = len(self.running), len(self.waiting)

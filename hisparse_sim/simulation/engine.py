@@ -67,7 +67,7 @@ class Engine:
         self.last: Batch | None = None
         """The batch that the GPU was given last."""
         self.clock = env.now
-        """Now, or where the engine will be when it next yields."""
+        """Now, or later: the engine may be ahead of ``env.now``, and waits for that before it decides."""
         self._refused_at: tuple[int, ...] | None = None
         """Standing at which the waiting queue was refused in the last schedule; none: it was not."""
         self.works = Works(replica)
@@ -113,11 +113,13 @@ class Engine:
             if read is not None:
                 read()
             return None
+        made = partial(blocks_of, self.content, spec.content, total)
         request = Request(
             spec.id,
             spec.prompt_tokens,
             outputs,
-            partial(blocks_of, self.content, spec.content, total),
+            # What nobody describes is nobody else's: rarely does anything ask for it.
+            made() if spec.content else made,
             arrival=self.env.now,
             priority=spec.priority,
             private_from=described_tokens(spec.content) // self.content.block_size,
@@ -167,13 +169,14 @@ class Engine:
             if queue:
                 batch = queue.popleft()
                 if batch.done is not None:
-                    if self._lockstep is None:
+                    if self._lockstep is None:  # all batches before it have ended just now
                         self.begin(batch, batch.done)
                     yield batch.done
                     self.clock = env.now
                     if queue and queue[0].decision and queue[0].done is None:
                         self._starts(queue[0], batch.end_s)  # it waited for an end that was not known
                 elif batch.decision and batch.end_s > self.clock:
+                    # Requests that ride do not end with it: nothing but what happens until then has to wait.
                     if batch.decision.scheduled or env.peek() <= batch.end_s:
                         yield at(env, batch.end_s)
                     self.clock = batch.end_s
@@ -214,7 +217,8 @@ class Engine:
         )
 
     def launch(self, batch: Batch) -> None:
-        """Give a batch to the GPU, behind the one before."""
+        """Give a batch to the GPU, behind the one before. One that shares the link begins (``begin``) only
+        when that has ended."""
         if self._lockstep is not None:
             self._lockstep.submit(self, batch)
             return

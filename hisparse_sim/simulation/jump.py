@@ -1,7 +1,8 @@
 """Steps in which nothing is decided, taken all at once.
 
-Between two decisions every running request decodes one token a step and no memory changes. Such steps
-differ only in their price. The result is the same, to the last bit, as that of single steps.
+Between two decisions every running request decodes one token a step, and of memory only the number of
+free blocks changes. Such steps differ only in their price. The result is the same, to the last bit, as
+that of single steps.
 """
 
 from __future__ import annotations
@@ -31,14 +32,13 @@ def jump(engine: Engine, queue: deque[Batch]) -> None:
     put behind it instead.
     """
     until_s = engine.env.peek()
-    going = True
-    while going and _quiet(engine, queue):
+    while _quiet(engine, queue):
         steps = engine.scheduler.cohort.quiet_steps
-        if steps:
-            going = _take(engine, queue, steps, until_s) and engine.clock < until_s
-        else:
-            going = False
+        if not steps:
             _part(engine, queue)
+            return
+        if not _take(engine, queue, steps, until_s) or engine.clock >= until_s:
+            return
 
 
 def _quiet(engine: Engine, queue: deque[Batch]) -> bool:
@@ -52,19 +52,16 @@ def _quiet(engine: Engine, queue: deque[Batch]) -> bool:
 
 
 def _part(engine: Engine, queue: deque[Batch]) -> None:
-    """Put a step into the queue without the requests whose last token is in it already, if only these are
-    due."""
+    """Let those leave whose last token is in the queue already, and put a step of the others into it; none if
+    somebody else is due."""
     scheduler = engine.scheduler
     engine.leave(scheduler.let_out())
     if not len(scheduler.cohort) or not scheduler.cohort.quiet_steps or not engine.memory.free_after(1):
         return
     work, _ = engine.works.decodes()
     cost = engine.traffic.of_step(engine.replica.cost.step(work))
-    waiting = len(scheduler.waiting)
-    if not waiting:
-        engine.lack = ""
-    engine.recorder.queue_is(engine.clock, len(scheduler.running), waiting, engine.lack)
-    queue.append(Batch(scheduler.ride(), cost, work))
+    _note_queue(engine, len(scheduler.running))
+    queue.append(Batch(scheduler.decide_quiet(), cost, work))
     engine.follow(queue[-1])
 
 
@@ -74,9 +71,8 @@ def _take(engine: Engine, queue: deque[Batch], steps: int, until_s: float) -> bo
     flying = queue[0] if queue else None
     work, lasting = engine.works.decodes()
     first = replica.cost.unnoted(work)
-    step_s = first.total_s
     end_s = engine.clock if flying is None else flying.end_s
-    within = (until_s - engine.clock) / step_s + 2
+    within = (until_s - engine.clock) / first.total_s + 2
     steps = min(steps, lasting, _MANY if within > _MANY else max(1, int(within)))
     if first.mirror_s:  # what other work leaves of it differs from step to step
         steps = 1
@@ -85,46 +81,60 @@ def _take(engine: Engine, queue: deque[Batch], steps: int, until_s: float) -> bo
         return False
     attentions, totals = replica.cost.decodes(work, first, len(free))
     ends = list(accumulate(totals, initial=end_s))
-    # When each step begins, and when the batches come back: of flying ones the first is one before.
-    starts, backs = ends[:-1], ends[1:] if flying is None else ends[:-1]
+    # When the batches come back: of flying ones the first is one before.
+    backs = ends[1:] if flying is None else ends[:-1]
     steps = 1 + bisect_left(backs, until_s, 0, len(backs) - 1)
     replica.cost.note_decodes(work, steps)
-    running, waiting = work.decode_requests, len(scheduler.waiting)
-    if not waiting:
-        engine.lack = ""
-    recorder.queue_is(engine.clock, running, waiting, engine.lack)
+    running = work.decode_requests
+    waiting = _note_queue(engine, running)
     _moved(engine, first, steps)
-    row = _row(engine, starts[0], running, waiting, first)
+    row = _row(engine, end_s, running, waiting, first)
     if flying is None:
         recorder.decodes(row, first, attentions[:steps], backs[:steps], free)
+        scheduler.skip(steps)
         if engine.last is not None:
             engine.last.end_s, engine.last.done = ends[steps], None
-        engine.clock = backs[steps - 1]
-        scheduler.skip(steps)
-        return True
-    engine.clock = backs[0]
-    decision, cost = flying.decision, flying.cost
-    if decision.scheduled:  # it brings tokens of requests one by one, which ride since
-        queue[0] = engine.last = Batch(scheduler.ride(), cost, work)
-        engine.came_back(flying)
-        flying = queue[0]
-        if steps > 1:
-            scheduler.skip(steps - 1)
     else:
-        # It was decided with the queues of then.
-        back = _row(engine, flying.start_s, decision.running, decision.waiting, cost)
-        back.h2d_bytes += flying.loaded_bytes
-        back.d2h_bytes += flying.stored_bytes
-        recorder.decodes(back, cost, (cost.attention_s,), backs[:1], free)
-        scheduler.skip(steps)
-    recorder.decodes(row, first, attentions[: steps - 1], backs[1:steps], free[1:])
-    flying.cost = StepCost(attentions[steps - 1], *first[1:])
-    flying.work = StepWork(running, work.decode_context_tokens + (steps - 1) * running, *work[2:])
-    flying.start_s, flying.end_s = starts[steps - 1], ends[steps]
-    flying.loaded_bytes = flying.stored_bytes = 0.0
-    flying.decision.running, flying.decision.waiting = running, waiting
+        flying = _come_back(engine, queue, work, steps, free)
+        recorder.decodes(row, first, attentions[: steps - 1], backs[1:steps], free[1:])
+        # The last step is in flight now.
+        flying.cost = StepCost(attentions[steps - 1], *first[1:])
+        flying.work = StepWork(running, work.decode_context_tokens + (steps - 1) * running, *work[2:])
+        flying.start_s, flying.end_s = ends[steps - 1], ends[steps]
+        flying.loaded_bytes = flying.stored_bytes = 0.0
+        flying.decision.running, flying.decision.waiting = running, waiting
     engine.clock = backs[steps - 1]
     return True
+
+
+def _come_back(engine: Engine, queue: deque[Batch], work: StepWork, steps: int, free: list[int]) -> Batch:
+    """The batch in flight comes back, and ``steps`` are decided; returns the batch that takes its place,
+    whose price is still to come."""
+    scheduler, flying = engine.scheduler, queue[0]
+    decision, cost = flying.decision, flying.cost
+    engine.clock = flying.end_s
+    if decision.scheduled:  # it brings tokens of requests one by one, which ride since
+        queue[0] = engine.last = Batch(scheduler.decide_quiet(), cost, work)
+        engine.came_back(flying)
+        if steps > 1:
+            scheduler.skip(steps - 1)
+        return queue[0]
+    # It was decided with the queues of then.
+    row = _row(engine, flying.start_s, decision.running, decision.waiting, cost)
+    row.h2d_bytes += flying.loaded_bytes
+    row.d2h_bytes += flying.stored_bytes
+    engine.recorder.decodes(row, cost, (cost.attention_s,), (flying.end_s,), free)
+    scheduler.skip(steps)
+    return flying
+
+
+def _note_queue(engine: Engine, running: int) -> int:
+    """Write down how many run and wait, nobody loading; returns how many wait."""
+    waiting = len(engine.scheduler.waiting)
+    if not waiting:
+        engine.lack = ""
+    engine.recorder.queue_is(engine.clock, running, waiting, engine.lack)
+    return waiting
 
 
 def _row(engine: Engine, start_s: float, running: int, waiting: int, cost: StepCost) -> StepRow:

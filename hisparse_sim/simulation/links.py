@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from heapq import heappop, heappush
 
 import simpy
 
 H2D, D2H = 0, 1
+
+Transfer = tuple[float, int, simpy.Event | None]
+"""Bytes, direction, and the event that fires when they are there, if anybody waits for it."""
 
 _End = tuple[float, int, simpy.Event | None]
 """What the direction must have served, a serial number, and the event that then fires."""
@@ -91,8 +95,8 @@ class HostLink:
         self.begin([(size, direction, done)])
         return done
 
-    def begin(self, transfers: list[tuple[float, int, simpy.Event | None]]) -> None:
-        """Start several at once: bytes, direction, and the event that fires when they are there, if any."""
+    def begin(self, transfers: Iterable[Transfer]) -> None:
+        """Start several at once."""
         together = self._memory or self
         together.advance()
         for size, direction, done in transfers:

@@ -8,8 +8,7 @@ import simpy
 class _Until(float):
     """A delay until a time: added to now it is that time, not what the sum would be rounded to.
 
-    A float below now cannot always be completed to a given one: of two sums that are neighbours as
-    delays go, both may be rounded past it.
+    There is not always a delay for which now + delay is rounded to the time that is wanted.
     """
 
     __slots__ = ()
@@ -19,5 +18,5 @@ class _Until(float):
 
 
 def at(env: simpy.Environment, when_s: float) -> simpy.Event:
-    """An event at exactly this time, which must not be before now."""
+    """An event at exactly this time, or now if that is past."""
     return env.timeout(_Until(max(when_s, env.now)))

@@ -6,8 +6,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from itertools import chain
-from operator import add, neg, sub
+from itertools import chain, repeat
+from operator import add, mul, neg, sub
 
 from hisparse_sim.cost.work import StepCost
 from hisparse_sim.workload.request import RequestSpec, Session
@@ -164,7 +164,7 @@ class Recorder:
         return StepCost(*self._paid())
 
     def _paid(self) -> list[float]:
-        paid = list(map(add, self.paid, map(float(self._times).__mul__, self._alike)))
+        paid = list(map(add, self.paid, map(mul, repeat(self._times), self._alike)))
         paid[0] = self.paid[0] + self._attention_s
         return paid
 
@@ -258,10 +258,11 @@ class Recorder:
             return
         first = self.steps
         self._pay(cost, steps)
+        # Added one after the other, as single steps are; sum would round otherwise from Python 3.12 on.
         waits_s = list(map(sub, ends_s, chain((self.returned_s,), ends_s)))
         self._attention_s = reduce(add, attentions_s, self._attention_s)
         self.busy_s = reduce(add, waits_s[1:], self.busy_s + (ends_s[0] - row.start_s))
-        self.gaps_s = reduce(add, map(float(riders).__mul__, waits_s), self.gaps_s)
+        self.gaps_s = reduce(add, map(mul, waits_s, repeat(riders)), self.gaps_s)
         self.returned_s, gaps = ends_s[-1], self.gaps
         for gap_s in waits_s:
             us = int(gap_s * 1e6 + 0.5)

@@ -12,7 +12,7 @@ from hisparse_sim.memory.handover import Arrivals
 from hisparse_sim.memory.offload import Job, OffloadMemory
 from hisparse_sim.scheduler.request import Request
 from hisparse_sim.simulation.batch import Life
-from hisparse_sim.simulation.links import D2H, H2D, HostLink
+from hisparse_sim.simulation.links import D2H, H2D, HostLink, Transfer
 from hisparse_sim.simulation.replica import Replica
 from hisparse_sim.simulation.works import HISPARSE
 
@@ -52,7 +52,7 @@ class Traffic:
         """Put a step's bytes on the link, or count them if they are too few to matter there; the event fires
         when those to the device have arrived."""
         came = self.env.event() if h2d_bytes > SMALL_BYTES else None
-        moving: list[tuple[float, int, simpy.Event | None]] = []
+        moving: list[Transfer] = []
         for size, direction, done in ((h2d_bytes, H2D, came), (d2h_bytes, D2H, None)):
             if size > SMALL_BYTES:
                 moving.append((size, direction, done))

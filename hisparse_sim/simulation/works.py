@@ -25,7 +25,7 @@ class Works:
         self._scheduler, self._memory = replica.scheduler, replica.memory
         memory = replica.memory
         self._hisparse = isinstance(memory, HISPARSE)
-        self._levelled = not isinstance(memory, HISPARSE | OffloadMemory)
+        self._gpu_only = not isinstance(memory, HISPARSE | OffloadMemory)
         """Blocks on the GPU are all there is."""
         # SGLang prefills a prompt in its device pool.
         self._stages = self._hisparse and not isinstance(memory, SGLangMemory)
@@ -119,7 +119,7 @@ class Works:
     def levels(self) -> tuple[int, int, int, int, int]:
         """Free blocks on GPU and host; running requests' pages on the GPU, only off it, and hot blocks."""
         memory = self._memory
-        if self._levelled:
+        if self._gpu_only:
             return memory.gpu.free, 0, 0, 0, 0
         resident = host_only = hot = host_free = 0
         if isinstance(memory, HiSparseMemory):

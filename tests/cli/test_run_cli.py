@@ -253,11 +253,15 @@ def test_an_empty_folder_is_no_trace(tmp_path, capsys):
     assert names(tmp_path) == {"traces"}
 
 
-def test_hashes_that_fit_no_block_are_refused(tmp_path, capsys):
-    request = {"t": 0, "type": "n", "in": 640, "out": 1, "hash_ids": list(range(10))}
+@pytest.mark.parametrize(("tokens", "caching"), [(640, "true"), (640, "false"), (40, "true"), (40, "false")])
+def test_hashes_that_fit_no_block_are_refused(tokens, caching, tmp_path, capsys):
+    # Whether or not anything will ever ask for them.
+    hashes = list(range(-(-tokens // 64)))
+    request = {"t": 0, "type": "n", "in": tokens, "out": 1, "hash_ids": hashes}
     session = {"id": "x", "block_size": 64, "hash_id_scope": "local", "requests": [request]}
     (tmp_path / "trace.json").write_text(json.dumps(session))
     args = ["--trace", str(tmp_path / "trace.json"), "--set", "engine.block_size=48"]
+    args += ["--set", f"engine.enable_prefix_caching={caching}"]
     message = refused(capsys, AGENTIC, "--out", str(tmp_path / "out"), *args)
     assert "--set engine.block_size=48: hashes of 64 tokens do not fit blocks of 48" in message
     assert names(tmp_path) == {"trace.json"}

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hisparse_sim.memory.base import NEVER
 from hisparse_sim.memory.content import ContentIndex
 from hisparse_sim.memory.pool import Ids
+from hisparse_sim.memory.residency import HiSparseMemory
 from hisparse_sim.memory.resident import ResidentMemory
 from hisparse_sim.scenario.loader import load_scenario
 from hisparse_sim.scheduler.decision import Decision
@@ -152,6 +153,30 @@ def test_blocks_that_are_only_counted_change_nothing() -> None:
     agree()
     assert preemptions
     assert hits
+
+
+def test_pages_that_are_only_marked_change_nothing() -> None:
+    preemptions = waits = 0
+
+    @settings(max_examples=40, suppress_health_check=list(HealthCheck), deadline=None)
+    @given(engine=engines, workload=st.one_of(singles, crowds), offload_gib=st.sampled_from([0, 8]))
+    def agree(engine: dict[str, Any], workload: dict[str, Any], offload_gib: int) -> None:
+        nonlocal preemptions, waits
+        workload = workload | {"shared_prefix_tokens": 0, "tenants": []}
+        engine = engine | {"mode": "hisparse", "indexer_offload_gib": offload_gib}
+        marked = run(engine, workload, single_step=False)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(HiSparseMemory, "_private", lambda memory, request: False)
+            named = run(engine, workload, single_step=False)
+        assert marked.request_records == named.request_records
+        assert marked.step_rows == named.step_rows
+        assert marked.summary == named.summary
+        preemptions += marked.summary["preemptions"]
+        waits += bool(marked.summary["waiting_share"])
+
+    agree()
+    assert preemptions
+    assert waits
 
 
 def test_a_lone_long_answer_takes_far_fewer_decisions_than_tokens() -> None:
