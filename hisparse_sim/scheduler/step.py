@@ -461,6 +461,9 @@ class Scheduler:
         config = self.config
         if decision:
             self.flying.popleft()
+        if not decision.scheduled:
+            self.memory.complete(decision.step)
+            return finished
         asynchronous = config.async_scheduling
         epochs = decision.epochs
         for request, tokens in decision.scheduled.items():

@@ -27,6 +27,8 @@ class Batch:
     end_s: float = 0.0
     done: simpy.Event | None = None
     """Fires when it ends, if the link has a say in that; otherwise ``end_s`` is known."""
+    runs: bool = True
+    """Whether the GPU has anything to do."""
 
 
 @dataclass(slots=True)

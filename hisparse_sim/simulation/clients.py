@@ -81,7 +81,7 @@ class _Play:
     def __init__(self, clients: Clients, session: Session) -> None:
         self.clients = clients
         self.session = session
-        self.missing = {r.id: len(r.after) for r in session.requests}
+        self.missing = {r.id: len(r.after) for r in session.requests if r.after}
         self.followers: dict[str, list[RequestSpec]] = {}
         for r in session.requests:
             for before in r.after:
@@ -111,7 +111,8 @@ class _Play:
             self.missing[follower.id] -= 1
             if not self.missing[follower.id]:
                 ready.append(follower)
-        self._start(ready)
+        if ready:
+            self._start(ready)
         self._close()
 
     def _close(self) -> None:

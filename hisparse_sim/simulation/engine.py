@@ -162,7 +162,7 @@ class Engine:
                     self._count(self.lack)
                     return
                 queue.append(batch)
-                if batch.decision:
+                if batch.runs:
                     self.launch(batch)
                     if len(queue) < self.depth:
                         continue
@@ -173,9 +173,9 @@ class Engine:
                         self.begin(batch, batch.done)
                     yield batch.done
                     self.clock = env.now
-                    if queue and queue[0].decision and queue[0].done is None:
+                    if queue and queue[0].runs and queue[0].done is None:
                         self._starts(queue[0], batch.end_s)  # it waited for an end that was not known
-                elif batch.decision and batch.end_s > self.clock:
+                elif batch.runs and batch.end_s > self.clock:
                     # Requests that ride do not end with it: nothing but what happens until then has to wait.
                     if batch.decision.scheduled or env.peek() <= batch.end_s:
                         yield at(env, batch.end_s)
@@ -183,7 +183,7 @@ class Engine:
                 counting = memory.counting
                 self.came_back(batch)
                 # A step that ran nothing may yet have reported copies, and so made room.
-                if counting or batch.decision or any(b.decision for b in queue) or scheduler.flush:
+                if counting or batch.runs or any(b.runs for b in queue) or scheduler.flush:
                     continue
             self._count(self.lack)
             self._wake = env.event()
@@ -315,7 +315,7 @@ class Engine:
         if not decision and recorder.rows:
             recorder.rows[-1].h2d_bytes += loaded
             recorder.rows[-1].d2h_bytes += stored
-        return Batch(decision, cost, work, loaded, stored)
+        return Batch(decision, cost, work, loaded, stored, runs=bool(decision))
 
     def leave(self, requests: list[Request]) -> None:
         """These have left the cohort."""
@@ -341,7 +341,7 @@ class Engine:
             known = {request: request.num_tokens for request in decision.drafted}
             accepted = self._accepted(decision)
         finished = self.scheduler.update(decision, accepted)
-        if decision:
+        if batch.runs:
             self._record(batch)
             records: list[RequestRecord] = []
             for request, (_, samples) in decision.epochs.items():

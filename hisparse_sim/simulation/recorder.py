@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import chain, repeat
@@ -289,13 +289,17 @@ class Recorder:
                 return
             row = replace(last, start_s=ends_s[done - 1], h2d_bytes=h2d_bytes, d2h_bytes=d2h_bytes)
 
-    def tokens(self, now: float, records: Iterable[RequestRecord], riders: int = 0) -> None:
+    def tokens(self, now: float, records: Sequence[RequestRecord], riders: int = 0) -> None:
         """Each of these requests, and ``riders`` that ride in the cohort, has a token more."""
         gaps: dict[float, int] = {}
         if riders:
             gap = now - self.returned_s
-            gaps[gap] = riders
             self.rode(self.steps - 1, gap)
+            if not records:
+                self.gap(gap, riders)
+                self.returned_s = now
+                return
+            gaps[gap] = riders
         for record in records:
             record.sampled += 1
             if record.last_token_s is None:

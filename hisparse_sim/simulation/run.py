@@ -49,9 +49,9 @@ def simulate(
     Ctrl-C ends the run early: the result then holds what was done and says ``complete: false``.
     Raises ``Infeasible`` or ``InputError``.
     """
-    began = time.perf_counter(), time.process_time()
     replica = replica or build_replica(scenario)
     workload = workload or make_workload(scenario.workload, scenario.seed)
+    began = time.perf_counter(), time.process_time()
     return _Run(scenario, replica, workload, began).to_its_end(progress, checkpoints)
 
 
