@@ -33,16 +33,12 @@ Columns = dict[str, npt.NDArray[Any]]
 _SECONDS_AND_BYTES = ("start_s", "end_s", "h2d_bytes", "d2h_bytes")
 
 
-_ROW = np.dtype(
-    [(name, np.float64 if name in _SECONDS_AND_BYTES else np.int64) for name in StepRow.__slots__]
-)
-_values_of = attrgetter(*StepRow.__slots__)
-
-
-def columns_of(rows: Sequence[StepRow]) -> Columns:
-    """Rows as arrays, of int64 or float64."""
-    table = np.fromiter(map(_values_of, rows), _ROW, count=len(rows))
-    return {name: table[name] for name in StepRow.__slots__}
+def columns_of(rows: Sequence[StepRow], names: Sequence[str] = StepRow.__slots__) -> Columns:
+    """These fields of rows as arrays, of int64 or float64."""
+    kinds = [(name, np.float64 if name in _SECONDS_AND_BYTES else np.int64) for name in names]
+    values = zip(*(map(attrgetter(name), rows) for name in names), strict=True)
+    table = np.fromiter(values, np.dtype(kinds), count=len(rows))
+    return {name: table[name] for name in names}
 
 
 class StepLog:
@@ -58,16 +54,16 @@ class StepLog:
             self._packed.append(columns_of(self._rows[:PIECE_ROWS]))
             del self._rows[:PIECE_ROWS]
 
-    def pieces(self) -> Iterator[Columns]:
-        """The packed ones, and the rest."""
+    def pieces(self, names: Sequence[str] = StepRow.__slots__) -> Iterator[Columns]:
+        """The packed ones, and the rest, which has these fields."""
         self.pack()
         yield from self._packed
         if self._rows or not self._packed:
-            yield columns_of(self._rows)
+            yield columns_of(self._rows, names)
 
     def columns(self, *names: str) -> list[npt.NDArray[Any]]:
         """These fields of all rows."""
-        pieces = list(self.pieces())
+        pieces = list(self.pieces(names))
         return [np.concatenate([piece[name] for piece in pieces]) for name in names]
 
 

@@ -17,7 +17,7 @@ from hisparse_sim.simulation.disaggregation import Disaggregation
 from hisparse_sim.simulation.engine import Engine
 from hisparse_sim.simulation.links import D2H, H2D, HostLink, HostMemory
 from hisparse_sim.simulation.lockstep import Lockstep
-from hisparse_sim.simulation.recorder import Recorder, RequestRecord
+from hisparse_sim.simulation.recorder import Recorder, RequestRecord, StepRow
 from hisparse_sim.simulation.replica import Replica, blocks_in, build_prefill, check_handover, peers_of
 from hisparse_sim.simulation.router import Instance, Router
 from hisparse_sim.simulation.summary import Totals
@@ -186,9 +186,10 @@ class _Logs(StepLog):
         for log in self._logs:
             log.pack()
 
-    def pieces(self) -> Iterator[Columns]:
-        pieces = [piece for log in self._logs for piece in log.pieces()]
-        columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+    def pieces(self, names: Sequence[str] = StepRow.__slots__) -> Iterator[Columns]:
+        wanted = tuple(dict.fromkeys((*names, "start_s")))
+        pieces = [piece for log in self._logs for piece in log.pieces(wanted)]
+        columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in wanted}
         order = np.argsort(columns["start_s"], kind="stable")
         for start in range(0, max(len(order), 1), PIECE_ROWS):
             part = order[start : start + PIECE_ROWS]

@@ -121,9 +121,11 @@ def _come_back(engine: Engine, queue: deque[Batch], work: StepWork, steps: int, 
         return queue[0]
     # It was decided with the queues of then.
     row = _row(engine, flying.start_s, decision.running, decision.waiting, cost)
+    row.end_s, row.gpu_free_blocks = flying.end_s, free[0]
     row.h2d_bytes += flying.loaded_bytes
     row.d2h_bytes += flying.stored_bytes
-    engine.recorder.decodes(row, cost, (cost.attention_s,), (flying.end_s,), free)
+    engine.recorder.step(row, cost)
+    engine.recorder.tokens(flying.end_s, (), decision.riders)
     scheduler.skip(steps)
     return flying
 
@@ -140,9 +142,9 @@ def _note_queue(engine: Engine, running: int) -> int:
 def _row(engine: Engine, start_s: float, running: int, waiting: int, cost: StepCost) -> StepRow:
     """Of steps that begin then; free blocks and ends are still to come."""
     _, host_free, resident, host_only, hot_blocks = engine.works.levels()
-    riders = len(engine.scheduler.cohort)
+    riders, step = len(engine.scheduler.cohort), engine.recorder.steps
     return StepRow(
-        0, 0, start_s, start_s, running, waiting, riders, 0, 0, host_free, 0, resident, host_only,
+        step, step, start_s, start_s, running, waiting, riders, 0, 0, host_free, 0, resident, host_only,
         cost.h2d_bytes, cost.d2h_bytes, hot_blocks, engine.recorder.replica,
     )  # fmt: skip
 
