@@ -29,8 +29,7 @@ class DenseAttention:
         self, model: ModelSpec, machine: Machine, profile: Profile, *, tp: int, row_bytes: int, kv: str
     ) -> None:
         self._machine, self._layers = machine, model.num_layers
-        self._lines: dict[int, tuple[float, ...]] = {}
-        """By batch: seconds of a step that only decodes, a token in context, and a doubling of those."""
+        self._lines: dict[int, tuple[float, float, float]] = {}
         self._row_bytes = row_bytes
         self.stands_in: list[str] = []
         self._terms: list[Term] = []
@@ -96,7 +95,9 @@ class DenseAttention:
         ``drafts`` that the decodes verify, in all, go through the projections; the context is read once.
         """
         if not prefills and not drafts:
-            return self.decodes_s(batch, (context_tokens,))[0]
+            own_s, context_s, doubling_s = self._lines.get(batch) or self._line(batch)
+            doublings = log2(max(1.0, context_tokens / _SHORT_TOKENS))
+            return own_s + context_s * context_tokens + doubling_s * doublings
         tokens, core = float(batch + drafts), context_tokens * self._context_s
         if batch:
             core += self._base_s + self._row_s * batch
@@ -113,16 +114,17 @@ class DenseAttention:
 
     def decodes_s(self, batch: int, contexts: Sequence[int]) -> list[float]:
         """``step_s`` of each of several steps that only decode, in the order of their contexts."""
-        line = self._lines.get(batch)
-        if line is None:
-            matrices_s = self._machine.matrices_s(self._weights, float(batch))
-            own_s = matrices_s + self._base_s + self._row_s * batch
-            parts = own_s, self._context_s, self._doubling_s
-            line = self._lines[batch] = tuple(self._layers * part for part in parts)
-        own_s, context_s, doubling_s = line
+        own_s, context_s, doubling_s = self._lines.get(batch) or self._line(batch)
         if contexts[0] > _SHORT_TOKENS:
             return [own_s + context_s * n + doubling_s * log2(n / _SHORT_TOKENS) for n in contexts]
         return [own_s + context_s * n + doubling_s * log2(max(1.0, n / _SHORT_TOKENS)) for n in contexts]
+
+    def _line(self, batch: int) -> tuple[float, float, float]:
+        """Seconds of a step that only decodes, a token in context, and a doubling of those; remembered."""
+        own_s = self._machine.matrices_s(self._weights, float(batch)) + self._base_s + self._row_s * batch
+        layers = self._layers
+        line = self._lines[batch] = layers * own_s, layers * self._context_s, layers * self._doubling_s
+        return line
 
     def uncertainty(self, decodes: bool, prefills: bool) -> float:
         """Relative, of a step's seconds: the largest of the fitted terms, else that of arithmetic."""

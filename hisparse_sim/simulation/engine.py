@@ -393,6 +393,7 @@ class Engine:
                 self.recorder.replica,
             ),
             cost,
+            waits=batch.done is not None,
         )
 
 

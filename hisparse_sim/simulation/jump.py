@@ -124,7 +124,7 @@ def _come_back(engine: Engine, queue: deque[Batch], work: StepWork, steps: int, 
     row.end_s, row.gpu_free_blocks = flying.end_s, free[0]
     row.h2d_bytes += flying.loaded_bytes
     row.d2h_bytes += flying.stored_bytes
-    engine.recorder.step(row, cost)
+    engine.recorder.step(row, cost, waits=False)
     engine.recorder.tokens(flying.end_s, (), decision.riders)
     scheduler.skip(steps)
     return flying

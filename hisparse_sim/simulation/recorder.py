@@ -199,12 +199,14 @@ class Recorder:
             self.short_of[before] = self.short_of.get(before, 0.0) + now - since
         self._lack = now, what
 
-    def step(self, row: StepRow, cost: StepCost) -> None:
-        """One engine step; it joins the last row if that is of the same kind."""
+    def step(self, row: StepRow, cost: StepCost, *, waits: bool = True) -> None:
+        """One engine step; it joins the last row if that is of the same kind.
+
+        ``waits``: it may have waited for transfers, and so taken longer than its cost.
+        """
         seconds = row.end_s - row.start_s
         self.busy_s += seconds
-        stall = seconds - cost.total_s
-        if stall > _ROUNDING_S:
+        if waits and (stall := seconds - cost.total_s) > _ROUNDING_S:
             self.link_s += stall
         self._pay(cost, 1)
         self._attention_s += cost.attention_s
