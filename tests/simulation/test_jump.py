@@ -96,6 +96,18 @@ def run(engine: dict[str, Any], workload: dict[str, Any], *, single_step: bool) 
     return simulate(load_scenario("agentic-13turn-8xh200", overrides=settings_))
 
 
+def same_if(engine: dict[str, Any], workload: dict[str, Any], memory: type, name: str, told: Any) -> Result:
+    """A run, the same if the memory's method ``name`` always answers ``told``."""
+    found = run(engine, workload, single_step=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, name, lambda memory, request: told)
+        other = run(engine, workload, single_step=False)
+    assert found.request_records == other.request_records
+    assert found.step_rows == other.step_rows
+    assert found.summary == other.summary
+    return found
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_jumps_and_single_steps_agree(kind: str) -> None:
     seen: Counter[str] = Counter()
@@ -140,13 +152,7 @@ def test_blocks_that_are_only_counted_change_nothing() -> None:
     def agree(engine: dict[str, Any], workload: dict[str, Any]) -> None:
         nonlocal preemptions, hits
         engine = engine | KINDS["resident"] | (NARROW if workload["kind"] == "poisson" else {})
-        counted = run(engine, workload, single_step=False)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ResidentMemory, "private_from", lambda memory, request: NEVER)
-            named = run(engine, workload, single_step=False)
-        assert counted.request_records == named.request_records
-        assert counted.step_rows == named.step_rows
-        assert counted.summary == named.summary
+        counted = same_if(engine, workload, ResidentMemory, "private_from", NEVER)
         preemptions += counted.summary["preemptions"]
         hits += bool(counted.summary["prefix_hit_rate"])
 
@@ -164,13 +170,7 @@ def test_pages_that_are_only_marked_change_nothing() -> None:
         nonlocal preemptions, waits
         workload = workload | {"shared_prefix_tokens": 0, "tenants": []}
         engine = engine | {"mode": "hisparse", "indexer_offload_gib": offload_gib}
-        marked = run(engine, workload, single_step=False)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(HiSparseMemory, "_private", lambda memory, request: False)
-            named = run(engine, workload, single_step=False)
-        assert marked.request_records == named.request_records
-        assert marked.step_rows == named.step_rows
-        assert marked.summary == named.summary
+        marked = same_if(engine, workload, HiSparseMemory, "_private", False)
         preemptions += marked.summary["preemptions"]
         waits += bool(marked.summary["waiting_share"])
 
