@@ -20,10 +20,10 @@ Ids = npt.NDArray[np.int64]
 NO_IDS: Ids = np.empty(0, dtype=np.int64)
 
 ZERO, ONE, MINUS_ONE = np.array(0), np.array(1), np.array(-1)
-PRIVATE = np.array(-2)
-"""Content of a block that has a hash which nobody will ask for."""
 """With arrays of a few pages numpy takes twice as long for a Python integer, or for one of another type."""
 _ZERO_32 = np.array(0, dtype=np.int32)
+PRIVATE = np.array(-2)
+"""Content of a block that has a hash which nobody will ask for."""
 
 _MORE_IDS = 1024
 """At least so many ids are added at a time."""

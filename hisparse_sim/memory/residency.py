@@ -444,7 +444,7 @@ class HiSparseMemory:
         """A request ends or is preempted. Clean pages stay readable as copies; the rest is dropped."""
         state: PagedState = request.memory
         request.memory = None
-        if state.private and not finished:
+        if state.private and not finished and self.sizes.prefix_caching:
             self._disclose(state, request)
         if finished and self.index_offload is not None:
             self.index_offload.finish(request)

@@ -11,6 +11,7 @@ from hisparse_sim.errors import InputError
 from hisparse_sim.scenario.catalogue import list_models, list_nodes, load_model, load_node
 from hisparse_sim.scenario.loader import load_scenario, scenario_from_mapping
 from hisparse_sim.scenario.scenario import Scenario
+from hisparse_sim.scenario.yaml_file import as_yaml
 from hisparse_sim.validation.measured.contradictions import Contradiction
 
 
@@ -40,8 +41,6 @@ def write(
 
     The file is loaded before it takes its name. Raises InputError.
     """
-    import yaml
-
     data, written = _mapping(scenario, settings), [path]
     made = path.with_name(f".{path.name}.part")
     head = [f"# {scenario.name}, set right by what was measured:", *(f"#   {one.sentence}" for one in found)]
@@ -51,8 +50,7 @@ def write(
             shutil.copyfile(requests, beside)
             data["workload"]["path"] = beside.name
             written.append(beside)
-        body = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
-        made.write_text("\n".join([*head, body]), encoding="utf-8")
+        made.write_text("\n".join([*head, as_yaml(data)]), encoding="utf-8")
         load_scenario(made)
         made.replace(path)
     except OSError as error:
