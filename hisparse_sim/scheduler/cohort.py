@@ -7,7 +7,7 @@ since tell where it is.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 
 from hisparse_sim.memory.base import NEVER
@@ -80,6 +80,18 @@ class Cohort:
         """Those that must not ride in the next step; each must leave before the next is asked for."""
         while self._settle() <= self.steps:
             yield self._due[0][2]
+
+    def take_due(self) -> list[Request]:
+        """Those that must not ride in the next step; each must leave, or is ``still_due``."""
+        due = []
+        while self._settle() <= self.steps:
+            due.append(heappop(self._due)[2])
+        return due
+
+    def still_due(self, requests: Iterable[Request]) -> None:
+        """These have not left."""
+        for request in requests:
+            heappush(self._due, (request.due, request.order, request))
 
     @property
     def quiet_steps(self) -> int:

@@ -17,6 +17,7 @@ class Decision:
         "given_up",
         "hits",
         "joined",
+        "last",
         "left",
         "lookups",
         "past",
@@ -43,6 +44,8 @@ class Decision:
         """Requests that ride from the next step on."""
         self.left: list[Request] = []
         """Requests that rode until now."""
+        self.last: list[Request] = []
+        """Riders whose last token this step brings; they ride no longer."""
         self.admitted: list[Request] = []
         self.resumed: list[Request] = []
         self.preempted: list[Request] = []

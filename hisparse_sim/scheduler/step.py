@@ -214,20 +214,24 @@ class Scheduler:
             return False
         return not flying or not flying[-1].preempted
 
-    def let_out(self) -> list[Request]:
-        """Those that are due because their last token is on its way leave the cohort, up to the first that is
-        due for another reason."""
-        left: list[Request] = []
-        assert not self.active
-        flying, longest = len(self.flying), self.config.max_model_len
-        for request in self.cohort.overdue():
-            known = self.cohort.computed(request) + 1
-            if not flying or (known + 1 - flying < request.limit_tokens and known < longest):
-                break
-            self._leave(request)
-            left.append(request)
-        self.active = sorted(left, key=_order)
-        return left
+    def part(self) -> list[Request]:
+        """Those that are due leave the cohort if the batch under way brings the last token of each, and if
+        the others can then decode another one without a decision; otherwise nobody does."""
+        cohort, longest = self.cohort, self.config.max_model_len
+        batch = self.flying[-1] if self.flying else None
+        if batch is None or batch.scheduled or not self.memory.free_after(1):
+            return []
+        due = cohort.take_due()
+        ending = [r for r in due if r.limit_tokens <= (known := cohort.computed(r) + 1) or known >= longest]
+        if len(ending) < len(due) or len(due) == len(cohort):
+            cohort.still_due(due)
+            return []
+        for request in due:
+            request.computed, request.num_tokens, request.in_flight = self.counts(request)
+            cohort.leave(request)
+            self.memory.alight(request)
+        batch.last = sorted(due, key=_order)
+        return due
 
     def decide_quiet(self) -> Decision:
         """Decide the next step, in which only the cohort decodes."""
@@ -461,7 +465,12 @@ class Scheduler:
         config = self.config
         if decision:
             self.flying.popleft()
+        for request in decision.last:
+            request.num_tokens += 1
+            self._finish(request)
+            finished.append(request)
         if not decision.scheduled:
+            self.flush |= bool(finished)
             self.memory.complete(decision.step)
             return finished
         asynchronous = config.async_scheduling
@@ -487,11 +496,10 @@ class Scheduler:
                     finished.append(request)
                     if stale:
                         self.waiting.remove(request)
+                        request.status = Status.FINISHED
                     else:
-                        self.memory.release(request, finished=True)
-                        self.running.remove(request)
                         self.active.remove(request)
-                    request.status = Status.FINISHED
+                        self._finish(request)
                     continue
             if asynchronous and not stale:
                 unknown = request.placeholders if config.known_by_placeholders else request.in_flight
@@ -500,6 +508,12 @@ class Scheduler:
             self.flush = True
         self.memory.complete(decision.step)
         return finished
+
+    def _finish(self, request: Request) -> None:
+        """A running request has all its tokens."""
+        self.memory.release(request, finished=True)
+        self.running.remove(request)
+        request.status = Status.FINISHED
 
     def _verified(self, request: Request, drafted: int, accepted: int, stale: bool) -> int:
         """Take back the drafts that were not accepted; returns the tokens beside the sampled one."""

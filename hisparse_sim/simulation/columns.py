@@ -35,10 +35,8 @@ _SECONDS_AND_BYTES = ("start_s", "end_s", "h2d_bytes", "d2h_bytes")
 
 def columns_of(rows: Sequence[StepRow], names: Sequence[str] = StepRow.__slots__) -> Columns:
     """These fields of rows as arrays, of int64 or float64."""
-    kinds = [(name, np.float64 if name in _SECONDS_AND_BYTES else np.int64) for name in names]
-    values = zip(*(map(attrgetter(name), rows) for name in names), strict=True)
-    table = np.fromiter(values, np.dtype(kinds), count=len(rows))
-    return {name: table[name] for name in names}
+    kinds = {name: np.float64 if name in _SECONDS_AND_BYTES else np.int64 for name in names}
+    return {name: np.fromiter(map(attrgetter(name), rows), kinds[name], count=len(rows)) for name in names}
 
 
 class StepLog:

@@ -22,7 +22,7 @@ from hisparse_sim.simulation.blocks import blocks_of, described_tokens
 from hisparse_sim.simulation.jump import jump
 from hisparse_sim.simulation.links import D2H, H2D, HostLink
 from hisparse_sim.simulation.lockstep import Lockstep
-from hisparse_sim.simulation.moment import at
+from hisparse_sim.simulation.moment import Clock, at
 from hisparse_sim.simulation.recorder import Recorder, RequestRecord, StepRow, record_of
 from hisparse_sim.simulation.replica import Replica
 from hisparse_sim.simulation.survival import Ending, live_lock
@@ -43,7 +43,7 @@ class Engine:
 
     def __init__(
         self,
-        env: simpy.Environment,
+        env: Clock,
         replica: Replica,
         link: HostLink,
         recorder: Recorder,
@@ -152,7 +152,7 @@ class Engine:
         while True:
             if self._jumps:
                 jump(self, queue)
-            if len(queue) < self.depth and self.clock > env.now:
+            if len(queue) < self.depth and self.clock > env.now and not env.skip_to(self.clock):
                 yield at(env, self.clock)
             if len(queue) < self.depth and scheduler.has_work:
                 try:
@@ -176,8 +176,7 @@ class Engine:
                     if queue and queue[0].runs and queue[0].done is None:
                         self._starts(queue[0], batch.end_s)  # it waited for an end that was not known
                 elif batch.runs and batch.end_s > self.clock:
-                    # Requests that ride do not end with it: nothing but what happens until then has to wait.
-                    if batch.decision.scheduled or env.peek() <= batch.end_s:
+                    if not env.skip_to(batch.end_s):
                         yield at(env, batch.end_s)
                     self.clock = batch.end_s
                 counting = memory.counting
@@ -320,10 +319,13 @@ class Engine:
     def leave(self, requests: list[Request]) -> None:
         """These have left the cohort."""
         for request in requests:
-            record = request.user.record
-            self.recorder.catch_up(record)
-            record.rides_from = -1
+            self._off(request.user.record)
         self.works.leave(requests)
+
+    def _off(self, record: RequestRecord) -> None:
+        """The request rides no longer."""
+        self.recorder.catch_up(record)
+        record.rides_from = -1
 
     def _join(self, requests: list[Request]) -> None:
         """These ride in the cohort from the next step on."""
@@ -352,6 +354,7 @@ class Engine:
                 self.recorder.came_along(request.user.record, request.num_tokens - before - 1)
         for request in finished:
             life: Life = request.user
+            self._off(life.record)
             life.record.finish_s = now
             life.record.status = "completed"
             self.finished += 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import simpy
 
 from hisparse_sim.cost.links import LinkRates
 from hisparse_sim.cost.work import StepCost
@@ -17,6 +16,7 @@ from hisparse_sim.simulation.disaggregation import Disaggregation
 from hisparse_sim.simulation.engine import Engine
 from hisparse_sim.simulation.links import D2H, H2D, HostLink, HostMemory
 from hisparse_sim.simulation.lockstep import Lockstep
+from hisparse_sim.simulation.moment import Clock
 from hisparse_sim.simulation.recorder import Recorder, RequestRecord, StepRow
 from hisparse_sim.simulation.replica import Replica, blocks_in, build_prefill, check_handover, peers_of
 from hisparse_sim.simulation.router import Instance, Router
@@ -31,7 +31,7 @@ _ROW_GRAIN = 256
 class Fleet:
     """The replicas of a scenario on one clock: DP replicas of instances behind a router."""
 
-    def __init__(self, env: simpy.Environment, scenario: Scenario, first: Replica) -> None:
+    def __init__(self, env: Clock, scenario: Scenario, first: Replica) -> None:
         self._env = env
         self.requests: list[RequestRecord] = []
         """In order of arrival, of all engines."""

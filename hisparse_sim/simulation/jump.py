@@ -31,14 +31,19 @@ def jump(engine: Engine, queue: deque[Batch]) -> None:
     step of the jump takes its place. A step that some leave because their last token is in that batch is
     put behind it instead.
     """
-    until_s = engine.env.peek()
+    env = engine.env
+    until_s = env.peek()
     while _quiet(engine, queue):
         steps = engine.scheduler.cohort.quiet_steps
-        if not steps:
-            _part(engine, queue)
-            return
-        if not _take(engine, queue, steps, until_s) or engine.clock >= until_s:
-            return
+        if steps:
+            if not _take(engine, queue, steps, until_s) or engine.clock >= until_s:
+                return
+        else:
+            if not _part(engine, queue) or not env.skip_to(queue[0].end_s):
+                return
+            engine.clock = env.now
+            engine.came_back(queue.popleft())
+            until_s = env.peek()
 
 
 def _quiet(engine: Engine, queue: deque[Batch]) -> bool:
@@ -51,18 +56,19 @@ def _quiet(engine: Engine, queue: deque[Batch]) -> bool:
     return not scheduler.waiting or engine.still_refused()
 
 
-def _part(engine: Engine, queue: deque[Batch]) -> None:
-    """Let those leave whose last token is in the queue already, and put a step of the others into it; none if
-    somebody else is due."""
-    scheduler = engine.scheduler
-    engine.leave(scheduler.let_out())
-    if not len(scheduler.cohort) or not scheduler.cohort.quiet_steps or not engine.memory.free_after(1):
-        return
+def _part(engine: Engine, queue: deque[Batch]) -> bool:
+    """Let those leave whose last token is in the queue already, and put a step of the others into it; False
+    if it is not as simple as that."""
+    ending = engine.scheduler.part()
+    if not ending:
+        return False
+    engine.works.leave(ending)
     work, _ = engine.works.decodes()
     cost = engine.traffic.of_step(engine.replica.cost.step(work))
-    _note_queue(engine, len(scheduler.running))
-    queue.append(Batch(scheduler.decide_quiet(), cost, work))
+    _note_queue(engine, len(engine.scheduler.running))
+    queue.append(Batch(engine.scheduler.decide_quiet(), cost, work))
     engine.follow(queue[-1])
+    return True
 
 
 def _take(engine: Engine, queue: deque[Batch], steps: int, until_s: float) -> bool:

@@ -20,3 +20,17 @@ class _Until(float):
 def at(env: simpy.Environment, when_s: float) -> simpy.Event:
     """An event at exactly this time, or now if that is past."""
     return env.timeout(_Until(max(when_s, env.now)))
+
+
+class Clock(simpy.Environment):
+    """Simulated time that whoever is alone may set forward."""
+
+    def skip_to(self, when_s: float) -> bool:
+        """Make it then, without an event, if nothing is due until then; False if something is.
+
+        Only for the last callback of an event: those after it would be called too late.
+        """
+        if self.peek() <= when_s:
+            return False
+        self._now = when_s
+        return True

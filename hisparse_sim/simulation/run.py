@@ -19,6 +19,7 @@ from hisparse_sim.simulation.clients import Clients
 from hisparse_sim.simulation.engine import HAD_DIED
 from hisparse_sim.simulation.fleet import Fleet
 from hisparse_sim.simulation.interrupt import held_interrupts
+from hisparse_sim.simulation.moment import Clock
 from hisparse_sim.simulation.recorder import RequestRecord
 from hisparse_sim.simulation.replica import Replica, build_replica
 from hisparse_sim.simulation.result import INTERRUPTED, SO_FAR, Result
@@ -64,7 +65,7 @@ class _Run:
         self._began = began
         self.scenario = scenario
         self.replica = replica
-        self.env = simpy.Environment()
+        self.env = Clock()
         self.fleet = Fleet(self.env, scenario, replica)
         self.endings: list[Ending] = []
         """Why some requests never finished, of each engine that has such."""
