@@ -10,7 +10,7 @@ import simpy
 from hisparse_sim.cost.work import StepCost, StepWork
 from hisparse_sim.scheduler.decision import Decision
 from hisparse_sim.simulation.lookups import Warmth
-from hisparse_sim.simulation.recorder import RequestRecord
+from hisparse_sim.simulation.record import RequestRecord
 
 
 @dataclass(slots=True)

@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hisparse_sim.simulation.arrow import lists, numbers, strings
-from hisparse_sim.simulation.recorder import RequestRecord, StepRow
+from hisparse_sim.simulation.record import RequestRecord
+from hisparse_sim.simulation.rows import FIELDS, SECONDS_AND_BYTES, Floats, Rows
 from hisparse_sim.simulation.served import e2e_s, tpot_s, ttft_s
 
 if TYPE_CHECKING:
@@ -28,36 +29,36 @@ PIECE_ROWS = 1 << 16
 """Rows of a piece, which is a row group of the file."""
 
 Columns = dict[str, npt.NDArray[Any]]
-"""A piece of the steps, one array a field of ``StepRow``."""
-
-_SECONDS_AND_BYTES = ("start_s", "end_s", "h2d_bytes", "d2h_bytes")
+"""A piece of the steps, one array a field of ``rows.StepRow``."""
 
 
-def columns_of(rows: Sequence[StepRow], names: Sequence[str] = StepRow.__slots__) -> Columns:
-    """These fields of rows as arrays, of int64 or float64."""
-    kinds = {name: np.float64 if name in _SECONDS_AND_BYTES else np.int64 for name in names}
-    return {name: np.fromiter(map(attrgetter(name), rows), kinds[name], count=len(rows)) for name in names}
+def _columns(rows: Floats, names: Sequence[str]) -> Columns:
+    return {name: values.astype(_kind(name)) for name, values in zip(names, rows, strict=True)}
+
+
+def _kind(name: str) -> type[np.int64] | type[np.float64]:
+    return np.float64 if name in SECONDS_AND_BYTES else np.int64
 
 
 class StepLog:
-    """All steps of a run so far: pieces packed into arrays, and the ``rows`` that the recorder appends to."""
+    """All steps of a run that are worked up so far, as pieces of the ``rows``."""
 
-    def __init__(self, rows: list[StepRow]) -> None:
+    def __init__(self, rows: Rows) -> None:
         self._rows = rows
-        self._packed: list[Columns] = []
 
-    def pack(self) -> None:
-        """Turn full pieces into arrays. The last row always stays: the next step may join it."""
-        while len(self._rows) > PIECE_ROWS:
-            self._packed.append(columns_of(self._rows[:PIECE_ROWS]))
-            del self._rows[:PIECE_ROWS]
-
-    def pieces(self, names: Sequence[str] = StepRow.__slots__) -> Iterator[Columns]:
-        """The packed ones, and the rest, which has these fields."""
-        self.pack()
-        yield from self._packed
-        if self._rows or not self._packed:
-            yield columns_of(self._rows, names)
+    def pieces(self, names: Sequence[str] = FIELDS) -> Iterator[Columns]:
+        """These fields."""
+        fields = [FIELDS.index(name) for name in names]
+        parts: list[Floats] = []
+        rows = 0
+        for table in (*self._rows.closed, self._rows.last):
+            parts.append(table[fields])
+            rows += table.shape[1]
+            while rows > PIECE_ROWS:
+                whole = np.concatenate(parts, axis=1)
+                yield _columns(whole[:, :PIECE_ROWS], names)
+                parts, rows = [whole[:, PIECE_ROWS:]], rows - PIECE_ROWS
+        yield _columns(np.concatenate(parts, axis=1), names)
 
     def columns(self, *names: str) -> list[npt.NDArray[Any]]:
         """These fields of all rows."""
@@ -74,7 +75,7 @@ def step_batches(steps: StepLog) -> Iterator[pa.RecordBatch]:
         for name, values in piece.items():
             if name == "running":
                 columns["steps"] = numbers(piece["last_step"] - piece["first_step"] + 1, np.int64)
-            columns[name] = numbers(values, np.float64 if name in _SECONDS_AND_BYTES else np.int64)
+            columns[name] = numbers(values, _kind(name))
         yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from hisparse_sim.memory.handover import HoldingMemory
 from hisparse_sim.scheduler.request import Request
 from hisparse_sim.simulation.engine import Engine
-from hisparse_sim.simulation.recorder import RequestRecord, record_of
+from hisparse_sim.simulation.record import RequestRecord, record_of
 from hisparse_sim.simulation.router import Router
 from hisparse_sim.workload.request import RequestSpec, Session
 

@@ -23,7 +23,8 @@ from hisparse_sim.simulation.jump import jump
 from hisparse_sim.simulation.links import D2H, H2D, HostLink
 from hisparse_sim.simulation.lockstep import Lockstep
 from hisparse_sim.simulation.moment import Clock, at
-from hisparse_sim.simulation.recorder import Recorder, RequestRecord, StepRow, record_of
+from hisparse_sim.simulation.record import RequestRecord, record_of
+from hisparse_sim.simulation.recorder import Recorder
 from hisparse_sim.simulation.replica import Replica
 from hisparse_sim.simulation.survival import Ending, live_lock
 from hisparse_sim.simulation.traffic import SMALL_BYTES, Traffic
@@ -311,9 +312,8 @@ class Engine:
         cost = self.traffic.of_step(cost)
         loaded, stored = self.traffic.begin_jobs()
         self.traffic.read()
-        if not decision and recorder.rows:
-            recorder.rows[-1].h2d_bytes += loaded
-            recorder.rows[-1].d2h_bytes += stored
+        if not decision:
+            recorder.moved(loaded, stored)
         return Batch(decision, cost, work, loaded, stored, runs=bool(decision))
 
     def leave(self, requests: list[Request]) -> None:
@@ -344,12 +344,11 @@ class Engine:
             accepted = self._accepted(decision)
         finished = self.scheduler.update(decision, accepted)
         if batch.runs:
-            self._record(batch)
             records: list[RequestRecord] = []
             for request, (_, samples) in decision.epochs.items():
                 if samples and request.user.record.finish_s is None:
                     records.append(request.user.record)
-            self.recorder.tokens(now, records, decision.riders)
+            self._record(batch, records)
             for request, before in known.items():
                 self.recorder.came_along(request.user.record, request.num_tokens - before - 1)
         for request in finished:
@@ -371,21 +370,16 @@ class Engine:
                 self.recorder.drafted(drafted, accepted)
         return found
 
-    def _record(self, batch: Batch) -> None:
+    def _record(self, batch: Batch, records: list[RequestRecord]) -> None:
+        """``records``: of those with a token more that do not ride."""
         decision, cost, work = batch.decision, batch.cost, batch.work
         gpu_free, host_free, resident, host_only, hot_blocks = self.works.levels()
-        step = self.recorder.steps
         self.recorder.step(
-            StepRow(
-                step,
-                step,
-                batch.start_s,
-                self.clock,
+            (
                 decision.running,
                 decision.waiting,
                 work.decode_requests,
                 sum([n for n, _ in work.prefills]) if work.prefills else 0,
-                gpu_free,
                 host_free,
                 len(decision.preempted),
                 resident,
@@ -393,9 +387,13 @@ class Engine:
                 cost.h2d_bytes + batch.loaded_bytes,
                 cost.d2h_bytes + batch.stored_bytes,
                 hot_blocks,
-                self.recorder.replica,
             ),
+            batch.start_s,
+            self.clock,
+            gpu_free,
             cost,
+            decision.riders,
+            records,
             waits=batch.done is not None,
         )
 

@@ -7,19 +7,21 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from hisparse_sim.cost.links import LinkRates
-from hisparse_sim.cost.work import StepCost
 from hisparse_sim.memory.content import ContentIndex
 from hisparse_sim.scenario.scenario import Scenario
 from hisparse_sim.simulation.clients import Send
 from hisparse_sim.simulation.columns import PIECE_ROWS, Columns, StepLog
 from hisparse_sim.simulation.disaggregation import Disaggregation
 from hisparse_sim.simulation.engine import Engine
+from hisparse_sim.simulation.gaps import together
 from hisparse_sim.simulation.links import D2H, H2D, HostLink, HostMemory
 from hisparse_sim.simulation.lockstep import Lockstep
 from hisparse_sim.simulation.moment import Clock
-from hisparse_sim.simulation.recorder import Recorder, RequestRecord, StepRow
+from hisparse_sim.simulation.record import RequestRecord
+from hisparse_sim.simulation.recorder import Recorder
 from hisparse_sim.simulation.replica import Replica, blocks_in, build_prefill, check_handover, peers_of
 from hisparse_sim.simulation.router import Instance, Router
+from hisparse_sim.simulation.rows import FIELDS
 from hisparse_sim.simulation.summary import Totals
 
 Queue = list[tuple[float, int, int]]
@@ -48,8 +50,8 @@ class Fleet:
             self.prefill = build_prefill(prefilling)
             router = self._pool(prefilling, self.prefill, [])
             self.send = Disaggregation(router, self.router, self.requests).send
-        self._logs = [StepLog(engine.recorder.rows) for engine in self.engines]
-        self.steps: StepLog = self._logs[0] if len(self._logs) == 1 else _Logs(self._logs)
+        logs = [StepLog(engine.recorder.rows) for engine in self.engines]
+        self.steps: StepLog = logs[0] if len(logs) == 1 else _Logs(logs)
 
     def _pool(self, scenario: Scenario, first: Replica, requests: list[RequestRecord]) -> Router:
         """Instances alike and their router."""
@@ -121,6 +123,11 @@ class Fleet:
             self.prefill.pools if self.prefill is not None else None,
         )
 
+    def settle(self) -> None:
+        """Work up all steps so far."""
+        for engine in self.engines:
+            engine.recorder.settle()
+
     def recorder(self, end_s: float) -> Recorder:
         """Totals of all engines until ``end_s``; seconds of busy GPUs are means of them.
 
@@ -130,20 +137,16 @@ class Fleet:
         if len(recorders) == 1:
             return recorders[0]
         short: dict[str, float] = {}
-        gaps: dict[int, int] = {}
         for number, recorder in enumerate(recorders):
             alike = self.decoding if number < self.decoding else len(recorders) - self.decoding
             for what, seconds in recorder.waited(end_s).items():
                 short[what] = short.get(what, 0.0) + seconds / alike
-            for gap, count in recorder.gaps.items():
-                gaps[gap] = gaps.get(gap, 0) + count
-
         return Recorder(
             requests=self.requests,
             queue=merged([recorder.queue for recorder in recorders]),
-            gaps=gaps,
-            gaps_s=sum(r.gaps_s for r in recorders),
-            paid=StepCost(*map(sum, zip(*(r.cost for r in recorders), strict=True))),
+            gaps=together(r.gaps for r in recorders),
+            attention_s=sum(r.attention_s for r in recorders),
+            paid=list(map(sum, zip(*(r.paid for r in recorders), strict=True))),
             link_s=sum(r.link_s for r in recorders),
             short_of=short,
             steps=sum(r.steps for r in recorders),
@@ -182,11 +185,7 @@ class _Logs(StepLog):
     def __init__(self, logs: Sequence[StepLog]) -> None:
         self._logs = logs
 
-    def pack(self) -> None:
-        for log in self._logs:
-            log.pack()
-
-    def pieces(self, names: Sequence[str] = StepRow.__slots__) -> Iterator[Columns]:
+    def pieces(self, names: Sequence[str] = FIELDS) -> Iterator[Columns]:
         wanted = tuple(dict.fromkeys((*names, "start_s")))
         pieces = [piece for log in self._logs for piece in log.pieces(wanted)]
         columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in wanted}

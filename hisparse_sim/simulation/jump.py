@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from hisparse_sim.cost.work import StepCost, StepWork
 from hisparse_sim.simulation.batch import Batch
 from hisparse_sim.simulation.links import D2H, H2D
-from hisparse_sim.simulation.recorder import StepRow, added
+from hisparse_sim.simulation.rows import Counts
 
 if TYPE_CHECKING:
     from hisparse_sim.simulation.engine import Engine
@@ -94,15 +94,15 @@ def _take(engine: Engine, queue: deque[Batch], steps: int, until_s: float) -> bo
     running = work.decode_requests
     waiting = _note_queue(engine, running)
     _moved(engine, first, steps)
-    row = _row(engine, end_s, running, waiting, first)
+    counts = _counts(engine, running, waiting, first)
     if flying is None:
-        recorder.decodes(row, first, attentions[:steps], backs[:steps], free)
+        recorder.decodes(counts, end_s, backs[:steps], free[:steps], first, attentions[:steps])
         scheduler.skip(steps)
         if engine.last is not None:
             engine.last.end_s, engine.last.done = ends[steps], None
     else:
-        flying = _come_back(engine, queue, work, steps, free)
-        recorder.decodes(row, first, attentions[: steps - 1], backs[1:steps], free[1:])
+        flying = _come_back(engine, queue, work, steps, free[0])
+        recorder.decodes(counts, end_s, backs[1:steps], free[1:steps], first, attentions[: steps - 1])
         # The last step is in flight now.
         flying.cost = StepCost(attentions[steps - 1], *first[1:])
         flying.work = StepWork(running, work.decode_context_tokens + (steps - 1) * running, *work[2:])
@@ -113,7 +113,7 @@ def _take(engine: Engine, queue: deque[Batch], steps: int, until_s: float) -> bo
     return True
 
 
-def _come_back(engine: Engine, queue: deque[Batch], work: StepWork, steps: int, free: list[int]) -> Batch:
+def _come_back(engine: Engine, queue: deque[Batch], work: StepWork, steps: int, free_blocks: int) -> Batch:
     """The batch in flight comes back, and ``steps`` are decided; returns the batch that takes its place,
     whose price is still to come."""
     scheduler, flying = engine.scheduler, queue[0]
@@ -126,12 +126,9 @@ def _come_back(engine: Engine, queue: deque[Batch], work: StepWork, steps: int, 
             scheduler.skip(steps - 1)
         return queue[0]
     # It was decided with the queues of then.
-    row = _row(engine, flying.start_s, decision.running, decision.waiting, cost)
-    row.end_s, row.gpu_free_blocks = flying.end_s, free[0]
-    row.h2d_bytes += flying.loaded_bytes
-    row.d2h_bytes += flying.stored_bytes
-    engine.recorder.step(row, cost, waits=False)
-    engine.recorder.tokens(flying.end_s, (), decision.riders)
+    moved = flying.loaded_bytes, flying.stored_bytes
+    counts = _counts(engine, decision.running, decision.waiting, cost, *moved)
+    engine.recorder.step(counts, flying.start_s, flying.end_s, free_blocks, cost, decision.riders)
     scheduler.skip(steps)
     return flying
 
@@ -145,13 +142,14 @@ def _note_queue(engine: Engine, running: int) -> int:
     return waiting
 
 
-def _row(engine: Engine, start_s: float, running: int, waiting: int, cost: StepCost) -> StepRow:
-    """Of steps that begin then; free blocks and ends are still to come."""
+def _counts(
+    engine: Engine, running: int, waiting: int, cost: StepCost, h2d_bytes: float = 0.0, d2h_bytes: float = 0.0
+) -> Counts:
+    """Of a step in which only the cohort decodes, which moves these bytes beside those of its cost."""
     _, host_free, resident, host_only, hot_blocks = engine.works.levels()
-    riders, step = len(engine.scheduler.cohort), engine.recorder.steps
-    return StepRow(
-        step, step, start_s, start_s, running, waiting, riders, 0, 0, host_free, 0, resident, host_only,
-        cost.h2d_bytes, cost.d2h_bytes, hot_blocks, engine.recorder.replica,
+    return (
+        running, waiting, len(engine.scheduler.cohort), 0, host_free, 0, resident, host_only,
+        cost.h2d_bytes + h2d_bytes, cost.d2h_bytes + d2h_bytes, hot_blocks,
     )  # fmt: skip
 
 
@@ -163,3 +161,11 @@ def _moved(engine: Engine, cost: StepCost, steps: int) -> None:
     link[H2D], link[D2H] = added(link[H2D], cost.h2d_bytes, steps), added(link[D2H], cost.d2h_bytes, steps)
     host[H2D] = added(host[H2D], cost.h2d_bytes * replica.ranks, steps)
     host[D2H] = added(host[D2H], cost.d2h_bytes * replica.mirroring_ranks, steps)
+
+
+def added(total: float, value: float, times: int) -> float:
+    """``total`` and the value so many times, one after the other: to the last bit as single steps add it."""
+    if value:
+        for _ in range(times):
+            total += value
+    return total

@@ -15,7 +15,8 @@ from hisparse_sim.errors import InputError
 from hisparse_sim.memory.budget import PoolSizes
 from hisparse_sim.scenario.scenario import Scenario
 from hisparse_sim.simulation.columns import StepLog, request_batches, step_batches, write_batches
-from hisparse_sim.simulation.recorder import RequestRecord, StepRow
+from hisparse_sim.simulation.record import RequestRecord
+from hisparse_sim.simulation.rows import StepRow
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,7 +20,7 @@ from hisparse_sim.simulation.engine import HAD_DIED
 from hisparse_sim.simulation.fleet import Fleet
 from hisparse_sim.simulation.interrupt import held_interrupts
 from hisparse_sim.simulation.moment import Clock
-from hisparse_sim.simulation.recorder import RequestRecord
+from hisparse_sim.simulation.record import RequestRecord
 from hisparse_sim.simulation.replica import Replica, build_replica
 from hisparse_sim.simulation.result import INTERRUPTED, SO_FAR, Result
 from hisparse_sim.simulation.summary import summarise
@@ -113,7 +113,7 @@ class _Run:
                 while not interrupted():
                     for _ in range(_EVENTS):
                         env.step()
-                    fleet.steps.pack()
+                    fleet.settle()
                     if progress is not None:
                         progress(env.now, fleet.finished, self.clients.expected_requests())
                     if checkpoints is not None:
@@ -132,6 +132,7 @@ class _Run:
         requests, engines = fleet.requests, fleet.engines
         for request in requests:
             engines[request.replica].recorder.catch_up(request)
+        fleet.settle()
         locks = [
             replace(engine.live_lock, replica=number if len(engines) > 1 else None)
             for number, engine in enumerate(engines)

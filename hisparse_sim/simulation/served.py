@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hisparse_sim.scenario.scenario import SloSpec
-from hisparse_sim.simulation.recorder import RequestRecord
+from hisparse_sim.simulation.gaps import Gaps
+from hisparse_sim.simulation.record import RequestRecord
 
 _POINTS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 MOST_GROUPS = 100
@@ -100,18 +101,18 @@ def spread(values: Iterable[float | None]) -> dict[str, float | None]:
     return {"mean": mean, **dict(zip(_POINTS, points.tolist(), strict=True))}
 
 
-def spread_of_counts(counts_us: dict[int, int], total_s: float) -> dict[str, float | None]:
-    """The same of times in microseconds with how often each came, and their exact sum.
+def spread_of_gaps(gaps: Gaps) -> dict[str, float | None]:
+    """The same of latencies that came several times each.
 
     A percentile is the smallest value with that share at or below it.
     """
-    if not counts_us:
+    us, counts = gaps.counted()
+    if not len(us):
         return spread(())
-    values = np.array(sorted(counts_us))
-    below = np.cumsum([counts_us[v] for v in values.tolist()])
-    result: dict[str, float | None] = {"mean": total_s / int(below[-1])}
+    below = np.cumsum(counts)
+    result: dict[str, float | None] = {"mean": gaps.total_s / int(below[-1])}
     for name, q in _POINTS.items():
-        result[name] = float(values[np.searchsorted(below, q * below[-1])]) / 1e6
+        result[name] = float(us[np.searchsorted(below, q * below[-1])]) / 1e6
     return result
 
 

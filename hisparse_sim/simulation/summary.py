@@ -107,7 +107,7 @@ from hisparse_sim.simulation.links import D2H, H2D
 from hisparse_sim.simulation.recorder import Recorder
 from hisparse_sim.simulation.replica import Replica
 from hisparse_sim.simulation.schema import SCHEMA
-from hisparse_sim.simulation.served import by_group, counts, ratio, served, spread_of_counts
+from hisparse_sim.simulation.served import by_group, counts, ratio, served, spread_of_gaps
 from hisparse_sim.simulation.survival import NONE, Ending
 
 SAMPLE_S = 30.0
@@ -198,7 +198,7 @@ def summarise(
         "waiting_share": waiting_share,
         **found,
         "total_tokens_per_s_per_gpu": None if total_per_s is None else total_per_s / scenario.gpus,
-        "itl_s": spread_of_counts(recorder.gaps, recorder.gaps_s),
+        "itl_s": spread_of_gaps(recorder.gaps),
         "tokens_per_decode_step": _tokens_per_step(recorder),
         "draft_acceptance": ratio(recorder.accepted_tokens, recorder.draft_tokens),
         "preemptions": recorder.preemptions,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hisparse_sim.simulation.arrow import lists, numbers, strings
 from hisparse_sim.simulation.columns import request_batches, write_batches
-from hisparse_sim.simulation.recorder import RequestRecord
+from hisparse_sim.simulation.record import RequestRecord
 
 WHOLE = st.none() | st.integers(-(2**62), 2**62)
 FLOATS = st.floats(allow_nan=False)

@@ -9,7 +9,7 @@ import pytest
 from small_runs import CONVERSATIONS, run, scenario
 
 from hisparse_sim.scenario.scenario import SloSpec
-from hisparse_sim.simulation.recorder import RequestRecord
+from hisparse_sim.simulation.record import RequestRecord
 from hisparse_sim.simulation.result import Result
 from hisparse_sim.simulation.run import simulate
 from hisparse_sim.simulation.served import MOST_GROUPS, by_group

@@ -15,7 +15,8 @@ from hisparse_sim.cost.work import StepCost
 from hisparse_sim.scenario.scenario import SloSpec
 from hisparse_sim.simulation import summary as figures
 from hisparse_sim.simulation.columns import StepLog
-from hisparse_sim.simulation.recorder import Recorder, RequestRecord, StepRow
+from hisparse_sim.simulation.record import RequestRecord
+from hisparse_sim.simulation.recorder import Recorder
 from hisparse_sim.simulation.replica import build_replica
 from hisparse_sim.simulation.run import simulate
 from hisparse_sim.simulation.served import goodput, spread
@@ -62,6 +63,10 @@ def record(arrival_s: float, ttft_s: float, e2e_s: float, *, tokens: int = 11) -
         hit_tokens=0,
         status="completed",
     )
+
+
+COUNTS = (4, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0)
+"""Of a step of 4 running requests."""
 
 
 def summarise(recorder: Recorder, *, end_s: float = 100.0, open_loop: bool = False):
@@ -177,8 +182,7 @@ def test_tokens_per_second_are_from_first_arrival_to_last_completion():
 
 def test_inter_token_latencies_are_counted():
     recorder = Recorder(requests=[record(0, 1, 2)])
-    recorder.gap(0.010, 98)
-    recorder.gap(1.0, 2)
+    recorder.gaps.add(0, np.array([0.010, 1.0]), np.array([98.0, 2.0]))
     itl = summarise(recorder)["itl_s"]
     assert itl["mean"] == pytest.approx((0.98 + 2) / 100)
     assert [itl[p] for p in ("p50", "p90", "p95", "p99")] == [0.010, 0.010, 0.010, 1.0]
@@ -257,7 +261,8 @@ def test_the_limit_is_what_most_waiting_was_for():
     recorder.queue_is(0.0, 4, 3, "GPU blocks")
     recorder.queue_is(60.0, 4, 3, "max_num_batched_tokens")
     recorder.queue_is(80.0, 4, 0)
-    recorder.step(StepRow(0, 0, 0, 90, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), StepCost(attention_s=60, moe_s=30))
+    recorder.step(COUNTS, 0.0, 90.0, 0, StepCost(attention_s=60, moe_s=30))
+    recorder.settle()
     summary = summarise(recorder)
     assert summary["waiting_for_s"] == {"GPU blocks": 60, "max_num_batched_tokens": 20}
     assert summary["limit"] == "GPU memory for KV (60 % of the time)"
@@ -265,14 +270,16 @@ def test_the_limit_is_what_most_waiting_was_for():
 
 def test_without_waiting_the_clients_are_the_limit():
     recorder = Recorder(requests=[record(0, 1, 100)])
-    recorder.step(StepRow(0, 0, 0, 90, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), StepCost(attention_s=60, moe_s=30))
+    recorder.step(COUNTS, 0.0, 90.0, 0, StepCost(attention_s=60, moe_s=30))
+    recorder.settle()
     assert summarise(recorder)["limit"] == "the clients: requests rarely wait; attention is 67 % of step time"
     assert summarise(recorder, end_s=300)["limit"] == "the clients: the engine is idle 70 % of the time"
 
 
 def test_time_in_steps_that_no_part_explains_is_the_links():
     recorder = Recorder(requests=[record(0, 1, 100)])
-    recorder.step(StepRow(0, 0, 0, 10, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), StepCost(attention_s=4))
+    recorder.step(COUNTS, 0.0, 10.0, 0, StepCost(attention_s=4), waits=True)
+    recorder.settle()
     assert summarise(recorder)["step_time_s"] == {"attention": 4, "link": 6}
 
 
