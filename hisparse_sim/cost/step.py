@@ -138,6 +138,8 @@ class StepCostModel:
         """Most requests of a step that only decodes and can lie inside."""
         self._chunk_tokens = getattr(self.attention, "chunk_tokens", 0) or maxsize
         self._of_tokens: dict[int, tuple[float, float, float]] = {}
+        self._decodes: dict[int, StepCost] = {}
+        """Costs of steps that only decode, by how many do; without tiers only their attention differs."""
         self.warnings = tuple(_warnings(profile, node, engine, self.stands_in))
 
     def step(self, work: StepWork) -> StepCost:
@@ -175,6 +177,15 @@ class StepCostModel:
     def _priced(self, work: StepWork, tokens: int) -> StepCost:
         batch, drafts = work.decode_requests, work.draft_tokens
         attention = self.attention.step_s(batch, work.decode_context_tokens, work.prefills, drafts)
+        decodes = self._tiers is None and batch == tokens == work.sampled and not work.group_tokens
+        if decodes and (alike := self._decodes.get(batch)) is not None:
+            return alike.with_attention(attention)
+        cost = self._by_parts(work, tokens, attention)
+        if decodes and self.drafting is None:
+            self._decodes[batch] = cost
+        return cost
+
+    def _by_parts(self, work: StepWork, tokens: int, attention: float) -> StepCost:
         moe, dense, allreduce = self._of_tokens.get(tokens) or self._by_tokens(tokens)
         if work.group_tokens:
             moe = self._moe_s(tokens, work.group_tokens)
@@ -203,17 +214,18 @@ class StepCostModel:
             tier.lookups_rows,
         )
 
-    def decodes(self, work: StepWork, first: StepCost, steps: int) -> tuple[list[float], list[float]]:
-        """``attention_s`` and ``total_s`` of ``work`` and the steps after it, to the last bit.
+    def decoding(self, work: StepWork) -> StepCost:
+        """What ``work``, which only decodes, costs apart from its attention, which is that of some such step
+        if nothing else depends on it. Counts nothing as outside."""
+        return self._decodes.get(work.decode_requests) or self.unnoted(work)
 
-        ``work`` only decodes, and with each step every context grows by one token. ``first``: what it
-        costs; nothing is left of its mirror's copy, nor will be. Counts nothing as outside.
+    def decodes_s(self, work: StepWork, steps: int) -> list[float]:
+        """``attention_s`` of ``work`` and the steps after it, to the last bit.
+
+        ``work`` only decodes, and with each step every context grows by one token. Counts nothing as outside.
         """
         batch, context = work.decode_requests, work.decode_context_tokens
-        contexts = range(context, context + steps * batch, batch)
-        attentions = self.attention.decodes_s(batch, contexts)
-        others = first.others_s
-        return attentions, [attention + others for attention in attentions]
+        return self.attention.decodes_s(batch, range(context, context + steps * batch, batch))
 
     def note_decodes(self, work: StepWork, steps: int) -> None:
         """Steps priced by ``decodes`` are taken: count those that lie outside."""

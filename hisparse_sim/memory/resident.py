@@ -107,10 +107,7 @@ class ResidentMemory:
     def admit(self, request: Sequence, hit: Hit, tokens: int, *, others_running: bool) -> bool:
         """Start a request whose first step computes ``tokens`` after ``hit``; False if it must wait."""
         end = hit.tokens + tokens
-        if not (
-            self.fits(hit, request.num_tokens, others_running=others_running)
-            and self.fits(hit, end, others_running=others_running)
-        ):
+        if not self.fits(hit, max(request.num_tokens, end), others_running=others_running):
             return False
         state = self.start(request, hit)
         self.allocate(request, state, self.pages_for(end))

@@ -25,14 +25,13 @@ class Cohort:
         """Steps so far, of whoever rode."""
         self.tokens = 0
         """Computed tokens of all that ride, together."""
+        self.size = 0
+        """How many ride."""
         self.wary = 0
         """How many are quiet only while blocks are free."""
         self._orders: list[int] = []
         self._riding: dict[int, Request] = {}
         self._due: list[tuple[int, int, Request]] = []
-
-    def __len__(self) -> int:
-        return len(self._orders)
 
     def __iter__(self) -> Iterator[Request]:
         """In the order of admission."""
@@ -49,6 +48,7 @@ class Cohort:
     def join(self, request: Request, tokens: int) -> None:
         """Let a request ride for at most ``tokens`` steps."""
         request.joined, request.due = self.steps, self.steps + tokens
+        self.size += 1
         self.tokens += request.computed
         self.wary += request.quiet_while_free
         self._riding[request.order] = request
@@ -62,6 +62,7 @@ class Cohort:
         """A request rides no longer; its own record says again what it has computed."""
         request.furthest = request.computed
         request.joined = -1
+        self.size -= 1
         self.tokens -= request.computed
         self.wary -= request.quiet_while_free
         del self._riding[request.order]
@@ -74,7 +75,7 @@ class Cohort:
     def advance(self, steps: int) -> None:
         """So many steps pass."""
         self.steps += steps
-        self.tokens += steps * len(self._orders)
+        self.tokens += steps * self.size
 
     def overdue(self) -> Iterator[Request]:
         """Those that must not ride in the next step; each must leave before the next is asked for."""

@@ -91,7 +91,7 @@ class Scheduler:
         if not decision.scheduled:
             self._schedule_running(decision)
         self.memory.grow(1)
-        self._budget -= len(self.cohort)
+        self._budget -= self.cohort.size
         if not decision.preempted and not self.config.prefill_first:
             self._schedule_waiting(decision)
         if self.waiting and not decision.short_of:
@@ -131,9 +131,9 @@ class Scheduler:
                 if samples:
                     request.placeholders += 1 + drafted
         cohort = self.cohort
-        if cohort:
+        if cohort.size:
             self._in_vain = 0
-            decision.riders, decision.rider_tokens = len(cohort), cohort.tokens
+            decision.riders, decision.rider_tokens = cohort.size, cohort.tokens
             cohort.advance(1)
 
     # -- the cohort -----------------------------------------------------------------------------
@@ -179,13 +179,13 @@ class Scheduler:
         """Whether tokens or blocks might not suffice for all that run: then order decides."""
         cohort, size = self.cohort, self.config.max_num_batched_tokens
         wants = []
-        need, early = len(cohort), False
+        need, early = cohort.size, False
         for request in self.active:
             n = request.num_tokens + request.placeholders - request.computed
             if 0 < self._threshold < n:
                 n = self._threshold
             need += n
-            early |= n > 1 and cohort.before(request.order) < len(cohort)
+            early |= n > 1 and cohort.before(request.order) < cohort.size
             wants.append((request, min(n, size)))
         if need > size and (early or len(self.running) > size):
             return True
@@ -208,7 +208,7 @@ class Scheduler:
         stays where it is.
         """
         cohort, memory, flying = self.cohort, self.memory, self.flying
-        if not 0 < len(cohort) == len(self.running) <= self.config.max_num_batched_tokens:
+        if not 0 < cohort.size == len(self.running) <= self.config.max_num_batched_tokens:
             return False
         if self.loading or memory.busy or (cohort.wary and memory.pressed):
             return False
@@ -219,11 +219,11 @@ class Scheduler:
         the others can then decode another one without a decision; otherwise nobody does."""
         cohort, longest = self.cohort, self.config.max_model_len
         batch = self.flying[-1] if self.flying else None
-        if batch is None or batch.scheduled or not self.memory.free_after(1):
+        if batch is None or batch.scheduled or not self.memory.covers(()):
             return []
         due = cohort.take_due()
         ending = [r for r in due if r.limit_tokens <= (known := cohort.computed(r) + 1) or known >= longest]
-        if len(ending) < len(due) or len(due) == len(cohort):
+        if len(ending) < len(due) or len(due) == cohort.size:
             cohort.still_due(due)
             return []
         for request in due:
@@ -236,7 +236,7 @@ class Scheduler:
     def decide_quiet(self) -> Decision:
         """Decide the next step, in which only the cohort decodes."""
         cohort = self.cohort
-        decision = Decision(self.step, riders=len(cohort), rider_tokens=cohort.tokens)
+        decision = Decision(self.step, riders=cohort.size, rider_tokens=cohort.tokens)
         decision.running, decision.waiting = len(self.running), len(self.waiting)
         self._pass(1)
         self.flying.append(decision)
@@ -282,7 +282,7 @@ class Scheduler:
 
     def _schedule_running(self, decision: Decision) -> None:
         cohort, active = self.cohort, self.active
-        if cohort:
+        if cohort.size:
             self._disband(cohort.overdue(), decision)
         self._boarding = self.config.cohort and not self._starving()
         if not self._boarding:
@@ -463,7 +463,7 @@ class Scheduler:
         """
         finished: list[Request] = []
         config = self.config
-        if decision:
+        if decision.scheduled or decision.riders:
             self.flying.popleft()
         for request in decision.last:
             request.num_tokens += 1

@@ -20,6 +20,7 @@ class Batch:
     decision: Decision
     cost: StepCost
     work: StepWork
+    """Its own, or at the end of a jump that of the first step, whose contexts were shorter."""
     loaded_bytes: float = 0.0
     """Of the offload tier's copies that began with it, on one GPU's link."""
     stored_bytes: float = 0.0

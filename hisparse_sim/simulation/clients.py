@@ -56,8 +56,17 @@ class Clients:
             self._live += 1
             self._begun += 1
             self._known += len(session.requests)
-            _Play(self, session)
+            self._play(session)
         self._feeding = False
+
+    def _play(self, session: Session) -> None:
+        if len(session.requests) == 1:
+            (only,) = session.requests
+            if not only.after and only.delay_s <= 0:
+                if not self.send(session, only, self.ended):
+                    self.ended()
+                return
+        _Play(self, session)
 
     def ended(self) -> None:
         """A session is over."""

@@ -234,8 +234,10 @@ class Engine:
     def follow(self, batch: Batch) -> None:
         """Give a batch to the GPU whose bytes are too few to matter on the link."""
         before, self.last = self.last, batch
-        self.traffic.link.bytes[H2D] += batch.cost.h2d_bytes
-        self.traffic.link.bytes[D2H] += batch.cost.d2h_bytes
+        cost = batch.cost
+        if cost.h2d_bytes or cost.d2h_bytes:
+            self.traffic.link.bytes[H2D] += cost.h2d_bytes
+            self.traffic.link.bytes[D2H] += cost.d2h_bytes
         if before is None or before.done is None or before.done.processed:
             self._starts(batch, self.clock if before is None else max(self.clock, before.end_s))
 

@@ -13,6 +13,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from hisparse_sim.cost.work import StepCost, StepWork
+from hisparse_sim.memory.base import NEVER
 from hisparse_sim.simulation.batch import Batch
 from hisparse_sim.simulation.links import D2H, H2D
 from hisparse_sim.simulation.rows import Counts
@@ -22,28 +23,28 @@ if TYPE_CHECKING:
 
 _MANY = 1 << 16
 """Steps priced at once."""
+UNPRICED = StepCost()
+"""Of a batch whose price is the first of those of the steps after it."""
 
 
 def jump(engine: Engine, queue: deque[Batch]) -> None:
     """Take all steps up to the next decision or event, if the next step is of that kind.
 
     ``queue``: batches in flight, one under asynchronous scheduling: it comes back first, and the last
-    step of the jump takes its place. A step that some leave because their last token is in that batch is
-    put behind it instead.
+    step of the jump takes its place.
     """
-    env = engine.env
-    until_s = env.peek()
+    scheduler, until_s = engine.scheduler, engine.env.peek()
     while _quiet(engine, queue):
-        steps = engine.scheduler.cohort.quiet_steps
-        if steps:
+        if steps := scheduler.cohort.quiet_steps:
             if not _take(engine, queue, steps, until_s) or engine.clock >= until_s:
-                return
-        else:
-            if not _part(engine, queue) or not env.skip_to(queue[0].end_s):
-                return
-            engine.clock = env.now
-            engine.came_back(queue.popleft())
-            until_s = env.peek()
+                break
+            if scheduler.waiting or scheduler.cohort.quiet_steps:
+                continue
+        if not _part(engine, queue):
+            break
+        until_s = engine.env.peek()
+    if queue:
+        _price(engine, queue[0])
 
 
 def _quiet(engine: Engine, queue: deque[Batch]) -> bool:
@@ -57,55 +58,81 @@ def _quiet(engine: Engine, queue: deque[Batch]) -> bool:
 
 
 def _part(engine: Engine, queue: deque[Batch]) -> bool:
-    """Let those leave whose last token is in the queue already, and put a step of the others into it; False
-    if it is not as simple as that."""
-    ending = engine.scheduler.part()
-    if not ending:
+    """The batch in flight comes back with the last tokens of some, and a step of the others takes its place;
+    False if it is not as simple as that."""
+    if not queue:
         return False
-    engine.works.leave(ending)
+    scheduler, ending = engine.scheduler, queue[0]
+    _price(engine, ending)
+    if not engine.env.is_free(ending.end_s):
+        return False
+    leaving = scheduler.part()
+    if not leaving:
+        return False
+    engine.works.leave(leaving)
     work, _ = engine.works.decodes()
-    cost = engine.traffic.of_step(engine.replica.cost.step(work))
-    _note_queue(engine, len(engine.scheduler.running))
-    queue.append(Batch(engine.scheduler.decide_quiet(), cost, work))
-    engine.follow(queue[-1])
+    _note_queue(engine, len(scheduler.running))
+    batch = queue[0] = Batch(scheduler.decide_quiet(), UNPRICED, work)
+    if engine.works.lookups is not None:
+        batch.cost = engine.traffic.of_step(engine.replica.cost.step(work))
+    engine.follow(batch)
+    engine.env.skip_to(ending.end_s)
+    engine.clock = ending.end_s
+    engine.came_back(ending)
     return True
+
+
+def _price(engine: Engine, batch: Batch) -> None:
+    """Of a batch that still has none."""
+    if batch.cost is UNPRICED:
+        batch.cost = engine.replica.cost.step(batch.work)
+        batch.end_s = batch.start_s + batch.cost.total_s
 
 
 def _take(engine: Engine, queue: deque[Batch], steps: int, until_s: float) -> bool:
     """At most ``steps`` steps that differ in their contexts alone; False if blocks do not suffice for one."""
-    recorder, scheduler, replica = engine.recorder, engine.scheduler, engine.replica
+    recorder, scheduler, prices = engine.recorder, engine.scheduler, engine.replica.cost
     flying = queue[0] if queue else None
-    work, lasting = engine.works.decodes()
-    first = replica.cost.unnoted(work)
-    end_s = engine.clock if flying is None else flying.end_s
-    within = (until_s - engine.clock) / first.total_s + 2
+    if flying is not None and flying.cost is UNPRICED:
+        ahead, work, lasting = 1, flying.work, NEVER
+    else:
+        ahead, (work, lasting) = 0, engine.works.decodes()
+    cost = prices.decoding(work)
+    others_s = cost.others_s
+    start_s = engine.clock if flying is None else flying.end_s
+    within = (until_s - engine.clock) / (cost.attention_s + others_s) + 2
     steps = min(steps, lasting, _MANY if within > _MANY else max(1, int(within)))
-    if first.mirror_s:  # what other work leaves of it differs from step to step
+    if cost.mirror_s:  # what other work leaves of it differs from step to step
         steps = 1
     free = engine.memory.free_after(steps)
     if not free:
         return False
-    attentions, totals = replica.cost.decodes(work, first, len(free))
-    ends = list(accumulate(totals, initial=end_s))
+    attentions = prices.decodes_s(work, ahead + len(free))
+    totals = [attention + others_s for attention in attentions]
+    ends = list(accumulate(totals, initial=start_s))
+    if flying is not None and ahead:
+        flying.cost = cost.with_attention(attentions.pop(0))
+        start_s = flying.end_s = ends[1]
+        del ends[0]
     # When the batches come back: of flying ones the first is one before.
     backs = ends[1:] if flying is None else ends[:-1]
     steps = 1 + bisect_left(backs, until_s, 0, len(backs) - 1)
-    replica.cost.note_decodes(work, steps)
+    prices.note_decodes(work, ahead + steps)
     running = work.decode_requests
     waiting = _note_queue(engine, running)
-    _moved(engine, first, steps)
-    counts = _counts(engine, running, waiting, first)
+    _moved(engine, cost, steps)
+    counts = _counts(engine, running, waiting, cost)
     if flying is None:
-        recorder.decodes(counts, end_s, backs[:steps], free[:steps], first, attentions[:steps])
+        recorder.decodes(counts, start_s, backs[:steps], free[:steps], cost, attentions[:steps])
         scheduler.skip(steps)
         if engine.last is not None:
             engine.last.end_s, engine.last.done = ends[steps], None
     else:
         flying = _come_back(engine, queue, work, steps, free[0])
-        recorder.decodes(counts, end_s, backs[1:steps], free[1:steps], first, attentions[: steps - 1])
+        recorder.decodes(counts, start_s, backs[1:steps], free[1:steps], cost, attentions[: steps - 1])
         # The last step is in flight now.
-        flying.cost = StepCost(attentions[steps - 1], *first[1:])
-        flying.work = StepWork(running, work.decode_context_tokens + (steps - 1) * running, *work[2:])
+        flying.cost = cost.with_attention(attentions[steps - 1])
+        flying.work = work
         flying.start_s, flying.end_s = ends[steps - 1], ends[steps]
         flying.loaded_bytes = flying.stored_bytes = 0.0
         flying.decision.running, flying.decision.waiting = running, waiting
@@ -148,7 +175,7 @@ def _counts(
     """Of a step in which only the cohort decodes, which moves these bytes beside those of its cost."""
     _, host_free, resident, host_only, hot_blocks = engine.works.levels()
     return (
-        running, waiting, len(engine.scheduler.cohort), 0, host_free, 0, resident, host_only,
+        running, waiting, engine.scheduler.cohort.size, 0, host_free, 0, resident, host_only,
         cost.h2d_bytes + h2d_bytes, cost.d2h_bytes + d2h_bytes, hot_blocks,
     )  # fmt: skip
 

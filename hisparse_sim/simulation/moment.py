@@ -23,14 +23,34 @@ def at(env: simpy.Environment, when_s: float) -> simpy.Event:
 
 
 class Clock(simpy.Environment):
-    """Simulated time that whoever is alone may set forward."""
+    """Simulated time that whoever is alone may set forward.
+
+    That is no event: who drives the clock says how often it may be done until it wants to look again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = 0
+        """Events, and times that the clock may be set forward, until the next look."""
+
+    def go(self, moments: int) -> None:
+        """Run so many events; the time is set forward instead where nothing else is due."""
+        self.left = moments
+        while self.left > 0:
+            self.left -= 1
+            self.step()
+
+    def is_free(self, until_s: float) -> bool:
+        """Whether nothing is due until then, and nobody wants to look."""
+        return self.left > 0 and self.peek() > until_s
 
     def skip_to(self, when_s: float) -> bool:
-        """Make it then, without an event, if nothing is due until then; False if something is.
+        """Make it then, without an event, if it ``is_free``.
 
         Only for the last callback of an event: those after it would be called too late.
         """
-        if self.peek() <= when_s:
+        if not self.is_free(when_s):
             return False
+        self.left -= 1
         self._now = when_s
         return True

@@ -108,11 +108,14 @@ class Recorder:
         """Running and waiting requests from ``now`` on, and what the waiting ones lack."""
         if lack != self._lack[1]:
             self.lacks(now, lack)
-        last = self.queue[-1] if self.queue else None
-        if last is None or last[1] != running or last[2] != waiting:
-            if last is not None and last[0] == now:
-                self.queue.pop()
-            self.queue.append((now, running, waiting))
+        queue = self.queue
+        if queue:
+            since, ran, waited = queue[-1]
+            if ran == running and waited == waiting:
+                return
+            if since == now:
+                queue.pop()
+        queue.append((now, running, waiting))
 
     def waited(self, until: float) -> dict[str, float]:
         """``short_of`` as it would be if the run ended then."""

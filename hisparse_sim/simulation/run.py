@@ -111,8 +111,7 @@ class _Run:
         try:
             with held_interrupts() as interrupted:
                 while not interrupted():
-                    for _ in range(_EVENTS):
-                        env.step()
+                    env.go(_EVENTS)
                     fleet.settle()
                     if progress is not None:
                         progress(env.now, fleet.finished, self.clients.expected_requests())

@@ -100,7 +100,7 @@ class Works:
         """The work of decoding one token of each request of the cohort, and for how many steps nothing but
         its context changes if nobody joins, leaves or loses a page."""
         cohort = self._scheduler.cohort
-        riders = len(cohort)
+        riders = cohort.size
         context = cohort.tokens + riders
         if self.lookups is None:
             return StepWork(riders, context, sampled=riders), NEVER

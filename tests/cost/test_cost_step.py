@@ -64,10 +64,10 @@ def test_decodes_priced_together_cost_what_each_alone_does_to_the_last_bit(
     assert first == each[0]
     if first.mirror_s:
         return  # such steps are taken one by one
-    attentions, totals = model.decodes(work, first, steps)
+    found = [first.with_attention(seconds) for seconds in model.decodes_s(work, steps)]
     model.note_decodes(work, steps)
-    assert [first._replace(attention_s=seconds) for seconds in attentions] == each
-    assert totals == [cost.total_s for cost in each]
+    assert found == each
+    assert [cost.attention_s + first.others_s for cost in found] == [cost.total_s for cost in each]
     assert model.outside.count == one_by_one.count
     assert model.outside.furthest == one_by_one.furthest
 
