@@ -138,7 +138,7 @@ class StepCostModel:
         """Most requests of a step that only decodes and can lie inside."""
         self._chunk_tokens = getattr(self.attention, "chunk_tokens", 0) or maxsize
         self._of_tokens: dict[int, tuple[float, float, float]] = {}
-        self._decodes: dict[int, StepCost] = {}
+        self._decodes: dict[int, tuple[StepCost, float]] = {}
         """Costs of steps that only decode, by how many do; without tiers only their attention differs."""
         self.warnings = tuple(_warnings(profile, node, engine, self.stands_in))
 
@@ -179,10 +179,10 @@ class StepCostModel:
         attention = self.attention.step_s(batch, work.decode_context_tokens, work.prefills, drafts)
         decodes = self._tiers is None and batch == tokens == work.sampled and not work.group_tokens
         if decodes and (alike := self._decodes.get(batch)) is not None:
-            return alike.with_attention(attention)
+            return alike[0].with_attention(attention)
         cost = self._by_parts(work, tokens, attention)
         if decodes and self.drafting is None:
-            self._decodes[batch] = cost
+            self._decodes[batch] = cost, cost.others_s
         return cost
 
     def _by_parts(self, work: StepWork, tokens: int, attention: float) -> StepCost:
@@ -214,10 +214,16 @@ class StepCostModel:
             tier.lookups_rows,
         )
 
-    def decoding(self, work: StepWork) -> StepCost:
-        """What ``work``, which only decodes, costs apart from its attention, which is that of some such step
-        if nothing else depends on it. Counts nothing as outside."""
-        return self._decodes.get(work.decode_requests) or self.unnoted(work)
+    def decoding(self, work: StepWork) -> tuple[StepCost, float]:
+        """What ``work``, which only decodes, costs, and its ``others_s``; counts nothing as outside.
+
+        Its attention is that of some step with as many decodes if nothing else depends on it.
+        """
+        found = self._decodes.get(work.decode_requests)
+        if found is None:
+            cost = self.unnoted(work)
+            found = cost, cost.others_s
+        return found
 
     def decodes_s(self, work: StepWork, steps: int) -> list[float]:
         """``attention_s`` of ``work`` and the steps after it, to the last bit.

@@ -143,9 +143,15 @@ class Pool:
 
     def push_back(self, blocks: int) -> None:
         """Put anonymous blocks at the tail."""
-        if blocks > 0:
-            self.free += blocks
-            self._runs.append(_Run(blocks))
+        if blocks <= 0:
+            return
+        self.free += blocks
+        runs = self._runs
+        tail = runs[-1] if runs else None
+        if tail is not None and tail.table is None:
+            tail.count += blocks
+        else:
+            runs.append(_Run(blocks))
 
     def append(self, table: Table, ids: Ids, *, spread: bool = False) -> None:
         """Put items at the tail, in this order; ``spread``: the first block of each, then the second …"""

@@ -84,9 +84,11 @@ class Cohort:
 
     def take_due(self) -> list[Request]:
         """Those that must not ride in the next step; each must leave, or is ``still_due``."""
-        due = []
+        due: list[Request] = []
         while self._settle() <= self.steps:
-            due.append(heappop(self._due)[2])
+            request = heappop(self._due)[2]
+            if not due or due[-1] is not request:  # it may have left and come again
+                due.append(request)
         return due
 
     def still_due(self, requests: Iterable[Request]) -> None:

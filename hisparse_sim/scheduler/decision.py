@@ -1,4 +1,4 @@
-"""What one scheduling step decided."""
+"""What one scheduling step computes, and what was decided with it."""
 
 from __future__ import annotations
 
@@ -6,28 +6,19 @@ from hisparse_sim.memory.base import Hit
 from hisparse_sim.scheduler.request import Request
 
 
-class Decision:
-    """What one scheduling step decided."""
+class Step:
+    """What one step computes."""
 
     __slots__ = (
-        "admitted",
         "drafted",
-        "dropped_tokens",
         "epochs",
-        "given_up",
-        "hits",
-        "joined",
         "last",
-        "left",
-        "lookups",
         "past",
         "preempted",
-        "resumed",
         "rider_tokens",
         "riders",
         "running",
         "scheduled",
-        "short_of",
         "step",
         "waiting",
     )
@@ -40,33 +31,17 @@ class Decision:
         """Requests that ride in the cohort; each decodes one token."""
         self.rider_tokens = rider_tokens
         """Tokens that they had computed before, together."""
-        self.joined: list[Request] = []
-        """Requests that ride from the next step on."""
-        self.left: list[Request] = []
-        """Requests that rode until now."""
         self.last: list[Request] = []
         """Riders whose last token this step brings; they ride no longer."""
-        self.admitted: list[Request] = []
-        self.resumed: list[Request] = []
-        self.preempted: list[Request] = []
-        self.given_up: list[Request] = []
-        """Preempted and not put back: see ``SchedulerConfig.give_up_after``."""
-        self.dropped_tokens = 0
-        """Computed tokens that the preempted requests lost (those they find again are counted too)."""
         self.past: dict[Request, int] = {}
         """Tokens computed before this step, of each scheduled request."""
         self.epochs: dict[Request, tuple[int, bool]] = {}
         """Epoch of each scheduled request, and whether the step samples a token for it."""
         self.drafted: dict[Request, int] = {}
         """Drafts among the tokens of each request that samples; empty without speculative decoding."""
+        self.preempted: list[Request] = []
         self.running = 0
         self.waiting = 0
-        self.short_of = ""
-        """Why the waiting queue did not empty: tokens, places, GPU blocks, host blocks, loads."""
-        self.hits: dict[Request, Hit] = {}
-        """Prefix of each request that was admitted or began to load."""
-        self.lookups: list[tuple[Request, Hit]] = []
-        """Prefix of each waiting request that was tried."""
 
     def __bool__(self) -> bool:
         return bool(self.scheduled or self.riders)
@@ -87,6 +62,41 @@ class Decision:
         self.epochs[request] = request.epoch, True
         if len(self.scheduled) > 1:
             self.scheduled = in_order(self.scheduled)
+
+
+class Decision(Step):
+    """A step that was decided, not one of many alike."""
+
+    __slots__ = (
+        "admitted",
+        "dropped_tokens",
+        "given_up",
+        "hits",
+        "joined",
+        "left",
+        "lookups",
+        "resumed",
+        "short_of",
+    )
+
+    def __init__(self, step: int) -> None:
+        super().__init__(step)
+        self.joined: list[Request] = []
+        """Requests that ride from the next step on."""
+        self.left: list[Request] = []
+        """Requests that rode until now."""
+        self.admitted: list[Request] = []
+        self.resumed: list[Request] = []
+        self.given_up: list[Request] = []
+        """Preempted and not put back: see ``SchedulerConfig.give_up_after``."""
+        self.dropped_tokens = 0
+        """Computed tokens that the preempted requests lost (those they find again are counted too)."""
+        self.short_of = ""
+        """Why the waiting queue did not empty: tokens, places, GPU blocks, host blocks, loads."""
+        self.hits: dict[Request, Hit] = {}
+        """Prefix of each request that was admitted or began to load."""
+        self.lookups: list[tuple[Request, Hit]] = []
+        """Prefix of each waiting request that was tried."""
 
 
 def in_order(scheduled: dict[Request, int]) -> dict[Request, int]:

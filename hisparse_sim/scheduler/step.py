@@ -15,7 +15,7 @@ from typing import cast
 
 from hisparse_sim.scheduler.cohort import Cohort
 from hisparse_sim.scheduler.config import SchedulerConfig
-from hisparse_sim.scheduler.decision import Decision, in_order
+from hisparse_sim.scheduler.decision import Decision, Step, in_order
 from hisparse_sim.scheduler.protocols import LoadingMemory, Memory
 from hisparse_sim.scheduler.queue import FcfsQueue, PriorityQueue, WaitingQueue, urgency
 from hisparse_sim.scheduler.request import Request, Status
@@ -47,7 +47,7 @@ class Scheduler:
         self.active: list[Request] = []
         """Those of them that do not ride in the cohort."""
         self.cohort = Cohort()
-        self.flying: deque[Decision] = deque()
+        self.flying: deque[Step] = deque()
         """Decisions whose batches have not come back, without empty ones."""
         self.step = 0
         self._admissions = 0
@@ -233,10 +233,10 @@ class Scheduler:
         batch.last = sorted(due, key=_order)
         return due
 
-    def decide_quiet(self) -> Decision:
+    def decide_quiet(self) -> Step:
         """Decide the next step, in which only the cohort decodes."""
         cohort = self.cohort
-        decision = Decision(self.step, riders=cohort.size, rider_tokens=cohort.tokens)
+        decision = Step(self.step, cohort.size, cohort.tokens)
         decision.running, decision.waiting = len(self.running), len(self.waiting)
         self._pass(1)
         self.flying.append(decision)
@@ -455,7 +455,7 @@ class Scheduler:
 
     # -- update ---------------------------------------------------------------------------------
 
-    def update(self, decision: Decision, accepted: Mapping[Request, int] = NOBODY) -> list[Request]:
+    def update(self, decision: Step, accepted: Mapping[Request, int] = NOBODY) -> list[Request]:
         """A step's batch has come back: count its tokens, finish requests, report transfers.
 
         ``accepted``: of the drafts in ``decision.drafted``, how many the model agreed to. Returns the

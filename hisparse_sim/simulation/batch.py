@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import simpy
 
 from hisparse_sim.cost.work import StepCost, StepWork
-from hisparse_sim.scheduler.decision import Decision
+from hisparse_sim.scheduler.decision import Step
 from hisparse_sim.simulation.lookups import Warmth
 from hisparse_sim.simulation.record import RequestRecord
 
@@ -17,7 +17,7 @@ from hisparse_sim.simulation.record import RequestRecord
 class Batch:
     """A step on its way through the GPU."""
 
-    decision: Decision
+    decision: Step
     cost: StepCost
     work: StepWork
     """Its own, or at the end of a jump that of the first step, whose contexts were shorter."""

@@ -14,7 +14,7 @@ from hisparse_sim.cost.work import StepCost
 from hisparse_sim.memory.base import EngineDied
 from hisparse_sim.memory.content import ContentIndex
 from hisparse_sim.memory.residency_v030 import HiSparseMemoryV030
-from hisparse_sim.scheduler.decision import Decision
+from hisparse_sim.scheduler.decision import Step
 from hisparse_sim.scheduler.request import Request
 from hisparse_sim.scheduler.step import NOBODY
 from hisparse_sim.simulation.batch import Batch, Life
@@ -310,13 +310,14 @@ class Engine:
             self._join(decision.joined)
         # Beside other DP replicas it is priced when it begins: what they bring counts, too.
         price = replica.cost.step if self._lockstep is None else replica.cost.unnoted
-        cost = price(work) if decision else StepCost()
+        runs = bool(decision)
+        cost = price(work) if runs else StepCost()
         cost = self.traffic.of_step(cost)
         loaded, stored = self.traffic.begin_jobs()
         self.traffic.read()
-        if not decision:
+        if not runs:
             recorder.moved(loaded, stored)
-        return Batch(decision, cost, work, loaded, stored, runs=bool(decision))
+        return Batch(decision, cost, work, loaded, stored, runs=runs)
 
     def leave(self, requests: list[Request]) -> None:
         """These have left the cohort."""
@@ -340,16 +341,14 @@ class Engine:
         """The batch's results are here."""
         now = self.clock
         decision = batch.decision
-        known, accepted = NOBODY, NOBODY
-        if decision.drafted:
-            known = {request: request.num_tokens for request in decision.drafted}
-            accepted = self._accepted(decision)
-        finished = self.scheduler.update(decision, accepted)
+        known = {request: request.num_tokens for request in decision.drafted} if decision.drafted else NOBODY
+        finished = self.scheduler.update(decision, self._accepted(decision) if known else NOBODY)
         if batch.runs:
             records: list[RequestRecord] = []
-            for request, (_, samples) in decision.epochs.items():
-                if samples and request.user.record.finish_s is None:
-                    records.append(request.user.record)
+            if decision.epochs:
+                for request, (_, samples) in decision.epochs.items():
+                    if samples and request.user.record.finish_s is None:
+                        records.append(request.user.record)
             self._record(batch, records)
             for request, before in known.items():
                 self.recorder.came_along(request.user.record, request.num_tokens - before - 1)
@@ -361,7 +360,7 @@ class Engine:
             self.finished += 1
             life.over()
 
-    def _accepted(self, decision: Decision) -> dict[Request, int]:
+    def _accepted(self, decision: Step) -> dict[Request, int]:
         """How many drafts the model agrees to, drawn for each request; one counts after those before it."""
         found = {}
         for request, drafted in decision.drafted.items():

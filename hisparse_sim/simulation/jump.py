@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from itertools import accumulate
+from itertools import accumulate, repeat
+from operator import add
 from typing import TYPE_CHECKING
 
 from hisparse_sim.cost.work import StepCost, StepWork
@@ -97,10 +98,9 @@ def _take(engine: Engine, queue: deque[Batch], steps: int, until_s: float) -> bo
         ahead, work, lasting = 1, flying.work, NEVER
     else:
         ahead, (work, lasting) = 0, engine.works.decodes()
-    cost = prices.decoding(work)
-    others_s = cost.others_s
+    cost, others_s = prices.decoding(work)
     start_s = engine.clock if flying is None else flying.end_s
-    within = (until_s - engine.clock) / (cost.attention_s + others_s) + 2
+    within = (until_s - start_s) / (cost.attention_s + others_s) + 2
     steps = min(steps, lasting, _MANY if within > _MANY else max(1, int(within)))
     if cost.mirror_s:  # what other work leaves of it differs from step to step
         steps = 1
@@ -108,8 +108,7 @@ def _take(engine: Engine, queue: deque[Batch], steps: int, until_s: float) -> bo
     if not free:
         return False
     attentions = prices.decodes_s(work, ahead + len(free))
-    totals = [attention + others_s for attention in attentions]
-    ends = list(accumulate(totals, initial=start_s))
+    ends = list(accumulate(map(add, attentions, repeat(others_s)), initial=start_s))
     if flying is not None and ahead:
         flying.cost = cost.with_attention(attentions.pop(0))
         start_s = flying.end_s = ends[1]

@@ -10,7 +10,7 @@ from hisparse_sim.memory.offload import OffloadMemory
 from hisparse_sim.memory.residency import HiSparseMemory
 from hisparse_sim.memory.residency_v030 import HiSparseMemoryV030
 from hisparse_sim.memory.sglang import SGLangMemory
-from hisparse_sim.scheduler.decision import Decision
+from hisparse_sim.scheduler.decision import Step
 from hisparse_sim.scheduler.request import Request
 from hisparse_sim.simulation.lookups import UNIT, Buffered, Lookups, Warmth
 from hisparse_sim.simulation.replica import Replica
@@ -53,7 +53,7 @@ class Works:
             for request in requests:
                 self.lookups.leave(request)
 
-    def of(self, decision: Decision) -> StepWork:
+    def of(self, decision: Step) -> StepWork:
         """What a step has to do, in counts."""
         hisparse = self._hisparse
         size = self._memory.block_size
@@ -103,7 +103,7 @@ class Works:
         riders = cohort.size
         context = cohort.tokens + riders
         if self.lookups is None:
-            return StepWork(riders, context, sampled=riders), NEVER
+            return StepWork.decoding(riders, context), NEVER
         rows, missed, most_missed = self.lookups.total(cohort.steps)
         work = StepWork(
             riders,
