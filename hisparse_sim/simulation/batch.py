@@ -25,9 +25,12 @@ class Batch:
     """Of the offload tier's copies that began with it, on one GPU's link."""
     stored_bytes: float = 0.0
     start_s: float = 0.0
-    end_s: float = 0.0
+    end_s: float = -1.0
+    """-1: not known yet."""
+    moves: bool = False
+    """The link has a say in when it ends, and ``end_s`` is known only once it runs or has ended."""
     done: simpy.Event | None = None
-    """Fires when it ends, if the link has a say in that; otherwise ``end_s`` is known."""
+    """Fires when it ends, if it is not known before."""
     runs: bool = True
     """Whether the GPU has anything to do."""
 

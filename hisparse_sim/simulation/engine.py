@@ -169,17 +169,17 @@ class Engine:
                         continue
             if queue:
                 batch = queue.popleft()
+                if batch.moves and self._lockstep is None:  # all batches before it have ended just now
+                    batch.done = self.begin(batch)
                 if batch.done is not None:
-                    if self._lockstep is None:  # all batches before it have ended just now
-                        self.begin(batch, batch.done)
                     yield batch.done
                     self.clock = env.now
-                    if queue and queue[0].runs and queue[0].done is None:
-                        self._starts(queue[0], batch.end_s)  # it waited for an end that was not known
                 elif batch.runs and batch.end_s > self.clock:
                     if not env.skip_to(batch.end_s):
                         yield at(env, batch.end_s)
                     self.clock = batch.end_s
+                if batch.moves and queue and queue[0].runs and not queue[0].moves:
+                    self._starts(queue[0], batch.end_s)  # it waited for an end that was not known
                 counting = memory.counting
                 self.came_back(batch)
                 # A step that ran nothing may yet have reported copies, and so made room.
@@ -227,7 +227,7 @@ class Engine:
         moves = cost.h2d_bytes > SMALL_BYTES and (link.busy or bool(batch.work.prefills))
         if moves or cost.d2h_bytes > SMALL_BYTES:
             self.last = batch
-            batch.done = self.env.event()
+            batch.moves = True
         else:
             self.follow(batch)
 
@@ -238,24 +238,33 @@ class Engine:
         if cost.h2d_bytes or cost.d2h_bytes:
             self.traffic.link.bytes[H2D] += cost.h2d_bytes
             self.traffic.link.bytes[D2H] += cost.d2h_bytes
-        if before is None or before.done is None or before.done.processed:
-            self._starts(batch, self.clock if before is None else max(self.clock, before.end_s))
+        if before is None:
+            self._starts(batch, self.clock)
+        elif before.end_s >= 0:
+            self._starts(batch, max(self.clock, before.end_s))
 
     def _starts(self, batch: Batch, when_s: float) -> None:
         """The batch runs from then on; nothing but its own work decides how long."""
         batch.start_s = when_s
         batch.end_s = when_s + batch.cost.total_s
 
-    def begin(self, batch: Batch, ended: simpy.Event) -> None:
-        """The batch runs from now on; ``ended`` fires when its own work and its own copies are done."""
-        batch.start_s = self.env.now
+    def begin(self, batch: Batch) -> simpy.Event | None:
+        """The batch runs from now on, until its own work and its own copies are done: when the event fires,
+        or, without one, at its ``end_s``."""
+        batch.start_s = now = self.env.now
         cost = batch.cost
+        own_s = now + cost.total_s
         moved = self.traffic.put(cost.h2d_bytes, cost.d2h_bytes)
-        _then(self.env.timeout(cost.total_s), partial(self._end, batch, moved, ended))
+        if not isinstance(moved, simpy.Event):
+            batch.end_s = max(own_s, moved)
+            return None
+        ended = self.env.event()
+        _then(at(self.env, own_s), partial(self._end, batch, moved, ended))
+        return ended
 
-    def _end(self, batch: Batch, moved: simpy.Event | None, ended: simpy.Event, _: simpy.Event) -> None:
+    def _end(self, batch: Batch, moved: simpy.Event, ended: simpy.Event, _: simpy.Event) -> None:
         """The batch's own work is done, or the last of its bytes has ``moved``."""
-        if moved is not None and not moved.processed:
+        if not moved.processed:
             _then(moved, partial(self._end, batch, moved, ended))
             return
         batch.end_s = self.env.now
@@ -264,9 +273,7 @@ class Engine:
     def begin_beside(self, batch: Batch, group_tokens: int) -> simpy.Event:
         """Run a batch beside those of the other DP replicas; the event fires when this one is through."""
         batch.cost = self.replica.cost.beside(batch.work, batch.cost, group_tokens)
-        ended = self.env.event()
-        self.begin(batch, ended)
-        return ended
+        return self.begin(batch) or at(self.env, batch.end_s)
 
     # -- one step -------------------------------------------------------------------------------
 
@@ -395,7 +402,7 @@ class Engine:
             cost,
             decision.riders,
             records,
-            waits=batch.done is not None,
+            waits=batch.moves,
         )
 
 

@@ -8,13 +8,14 @@ import numpy as np
 
 from hisparse_sim.cost.links import LinkRates
 from hisparse_sim.memory.content import ContentIndex
+from hisparse_sim.memory.offload import OffloadMemory
 from hisparse_sim.scenario.scenario import Scenario
 from hisparse_sim.simulation.clients import Send
 from hisparse_sim.simulation.columns import PIECE_ROWS, Columns, StepLog
 from hisparse_sim.simulation.disaggregation import Disaggregation
 from hisparse_sim.simulation.engine import Engine
 from hisparse_sim.simulation.gaps import together
-from hisparse_sim.simulation.links import D2H, H2D, HostLink, HostMemory
+from hisparse_sim.simulation.links import D2H, H2D, HostLink, HostMemory, StepLink
 from hisparse_sim.simulation.lockstep import Lockstep
 from hisparse_sim.simulation.moment import Clock
 from hisparse_sim.simulation.record import RequestRecord
@@ -74,7 +75,8 @@ class Fleet:
             )
             if apart > 1 and not number % dp % apart:
                 memory = HostMemory(node.dram_bytes_per_s)
-            link = HostLink(
+            alone = memory is None and prefill is None and not isinstance(replica.memory, OffloadMemory)
+            link = (StepLink if alone else HostLink)(
                 self._env,
                 rates.h2d_bytes_per_s,
                 rates.d2h_bytes_per_s,

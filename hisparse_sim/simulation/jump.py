@@ -53,7 +53,7 @@ def _quiet(engine: Engine, queue: deque[Batch]) -> bool:
     if len(queue) != engine.depth - 1 or engine.traffic.link.busy:
         return False
     scheduler = engine.scheduler
-    if scheduler.active or (queue and queue[0].done is not None) or not scheduler.quiet:
+    if scheduler.active or (queue and queue[0].moves) or not scheduler.quiet:
         return False
     return not scheduler.waiting or engine.still_refused()
 
@@ -125,7 +125,7 @@ def _take(engine: Engine, queue: deque[Batch], steps: int, until_s: float) -> bo
         recorder.decodes(counts, start_s, backs[:steps], free[:steps], cost, attentions[:steps])
         scheduler.skip(steps)
         if engine.last is not None:
-            engine.last.end_s, engine.last.done = ends[steps], None
+            engine.last.end_s = ends[steps]
     else:
         flying = _come_back(engine, queue, work, steps, free[0])
         recorder.decodes(counts, start_s, backs[1:steps], free[1:steps], cost, attentions[: steps - 1])

@@ -99,6 +99,10 @@ class HostLink:
         """Start several at once."""
         together = self._memory or self
         together.advance()
+        self._start(transfers)
+        together.plan()
+
+    def _start(self, transfers: Iterable[Transfer]) -> None:
         for size, direction, done in transfers:
             self.bytes[direction] += size
             if size > 0:
@@ -106,7 +110,6 @@ class HostLink:
                 heappush(self._ends[direction], (self._served[direction] + size, self._count, done))
             elif done is not None:
                 done.succeed()
-        together.plan()
 
     @property
     def demand(self) -> float:
@@ -123,8 +126,10 @@ class HostLink:
 
     def advance(self) -> None:
         """Let the transfers run up to now."""
-        now = self.env.now
-        elapsed, self._since = now - self._since, now
+        self._run_to(self.env.now)
+
+    def _run_to(self, when_s: float) -> None:
+        elapsed, self._since = when_s - self._since, when_s
         if elapsed:
             for direction in (H2D, D2H):
                 if self._ends[direction]:
@@ -132,12 +137,7 @@ class HostLink:
 
     def plan(self) -> None:
         """Wake up when the next transfer ends, at the speeds of now."""
-        soonest = math.inf
-        for direction in (H2D, D2H):
-            if ends := self._ends[direction]:
-                wait = max(0.0, ends[0][0] - self._served[direction]) / self._speed(direction)
-                if wait < soonest:
-                    soonest, self._next = wait, direction
+        soonest = self._soonest()
         if soonest == math.inf:
             self._alarm = None
             return
@@ -145,13 +145,28 @@ class HostLink:
         assert self._alarm.callbacks is not None
         self._alarm.callbacks.append(self._ring)
 
+    def _soonest(self) -> float:
+        """Seconds until the next transfer ends; infinite without one."""
+        soonest = math.inf
+        for direction in (H2D, D2H):
+            if ends := self._ends[direction]:
+                wait = max(0.0, ends[0][0] - self._served[direction]) / self._speed(direction)
+                if wait < soonest:
+                    soonest, self._next = wait, direction
+        return soonest
+
     def _ring(self, alarm: simpy.Event) -> None:
         if alarm is not self._alarm:  # planned before another transfer came
             return
         together = self._memory or self
         together.advance()
-        # The transfer waited for has ended by definition: late in a long run the clock's rounding is
-        # worth more bytes than a small transfer has, and one left over would ring for ever.
+        self._land()
+        together.plan()
+
+    def _land(self) -> None:
+        """The transfer that was waited for has ended, with all of its direction that ended together."""
+        # By definition: late in a long run the clock's rounding is worth more bytes than a small
+        # transfer has, and one left over would ring for ever.
         direction = self._next
         ends = self._ends[direction]
         served = max(self._served[direction], ends[0][0])
@@ -160,4 +175,34 @@ class HostLink:
             if done is not None:
                 done.succeed()
         self._served[direction] = served if ends else 0.0
-        together.plan()
+
+
+class StepLink(HostLink):
+    """A link over which nothing moves but what the steps of one engine begin, one step after the other.
+
+    When bytes will be there is known when they begin to move, so no event has to tell.
+    """
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is under way."""
+        self.advance()
+        return any(self._ends)
+
+    def advance(self) -> None:
+        """Let the transfers run up to now, and end."""
+        now = self.env.now
+        while (then := self._since + self._soonest()) <= now:
+            self._run_to(then)
+            self._land()
+        self._run_to(now)
+
+    def send(self, transfers: Iterable[Transfer]) -> float:
+        """Start several at once; returns when all bytes to the device are there, before which no other
+        transfer may start."""
+        self.advance()
+        self._start(transfers)
+        while self._ends[H2D]:
+            self._run_to(self._since + self._soonest())
+            self._land()
+        return self._since

@@ -36,7 +36,7 @@ class Lockstep:
 
     def submit(self, engine: Engine, batch: Batch) -> None:
         """The replica's next pass; ``batch.done`` fires when it and all others have ended."""
-        batch.done = self.env.event()
+        batch.moves, batch.done = True, self.env.event()
         self._queues[engine].append(batch)
         self._call()
 

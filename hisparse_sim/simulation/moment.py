@@ -29,7 +29,7 @@ class Clock(simpy.Environment):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(0.0)
         self.left = 0
         """Events, and times that the clock may be set forward, until the next look."""
 

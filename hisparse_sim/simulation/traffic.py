@@ -12,7 +12,7 @@ from hisparse_sim.memory.handover import Arrivals
 from hisparse_sim.memory.offload import Job, OffloadMemory
 from hisparse_sim.scheduler.request import Request
 from hisparse_sim.simulation.batch import Life
-from hisparse_sim.simulation.links import D2H, H2D, HostLink, Transfer
+from hisparse_sim.simulation.links import D2H, H2D, HostLink, StepLink, Transfer
 from hisparse_sim.simulation.replica import Replica
 from hisparse_sim.simulation.works import HISPARSE
 
@@ -48,19 +48,24 @@ class Traffic:
         self.host_bytes[D2H] += cost.d2h_bytes * self._replica.mirroring_ranks
         return cost if self._index is None else self._with_index(cost)
 
-    def put(self, h2d_bytes: float, d2h_bytes: float) -> simpy.Event | None:
-        """Put a step's bytes on the link, or count them if they are too few to matter there; the event fires
-        when those to the device have arrived."""
-        came = self.env.event() if h2d_bytes > SMALL_BYTES else None
+    def put(self, h2d_bytes: float, d2h_bytes: float) -> simpy.Event | float:
+        """Put a step's bytes on the link, or count them if they are too few to matter there. Those to the
+        device have arrived at the time that it returns, or when the event fires."""
+        link, now = self.link, self.env.now
+        alone = isinstance(link, StepLink)
+        came = self.env.event() if h2d_bytes > SMALL_BYTES and not alone else None
         moving: list[Transfer] = []
         for size, direction, done in ((h2d_bytes, H2D, came), (d2h_bytes, D2H, None)):
             if size > SMALL_BYTES:
                 moving.append((size, direction, done))
             else:
-                self.link.bytes[direction] += size
-        if moving:
-            self.link.begin(moving)
-        return came
+                link.bytes[direction] += size
+        if not moving:
+            return now
+        if isinstance(link, StepLink):
+            return link.send(moving)
+        link.begin(moving)
+        return now if came is None else came
 
     def _with_index(self, cost: StepCost) -> StepCost:
         """Add the indexer blocks that the step copies to and from their offload, on every rank."""
