@@ -26,6 +26,9 @@ class PageCopies:
         self.page = GrowingArray(0)
         self.content = GrowingArray(-1)
         self.by_content = GrowingArray(-1, np.int32)
+        self._recorded = self._adopted = False
+        """Whether the content of any copy was ever recorded, and whether any was read by a second request:
+        often nobody asks for what another computes."""
         self._more_owners: dict[int, list[tuple[int, int]]] = {}
         self._ids = IdSource()
         self.host_only = 0
@@ -57,7 +60,8 @@ class PageCopies:
                 array.reach(self._ids.bound + 1)
         self.ref.a[ids] = ONE
         self.owner.a[ids] = MINUS_ONE
-        self.content.a[ids] = MINUS_ONE
+        if self._recorded:
+            self.content.a[ids] = MINUS_ONE
         return ids
 
     def know(self, bound: int) -> None:
@@ -66,6 +70,7 @@ class PageCopies:
 
     def record(self, ids: Ids, content: Ids) -> None:
         """These copies can be adopted by whoever hits ``content`` (older ones are forgotten)."""
+        self._recorded = True
         older = self.by_content.a[content]
         self.content.a[older] = -1  # or the last cell, if there is none
         self.by_content.a[content] = ids.astype(np.int32)
@@ -77,6 +82,7 @@ class PageCopies:
 
     def touch(self, ids: Ids) -> None:
         """Reference copies; those that were free leave the free list."""
+        self._adopted = True
         self.pool.remove(self, self.ref.idle(ids))
         self.ref.hold(ids)
 
@@ -91,13 +97,11 @@ class PageCopies:
                 self._more_owners.setdefault(i, []).append((slot, pages.item()))
             self.pool.append(self, self.ref.drop(ids))
             return
-        owned = self.owner.a[ids] >= ZERO
-        if np.count_nonzero(owned):
+        ids_new, pages_new = ids, pages
+        if self._adopted and np.count_nonzero(owned := self.owner.a[ids] >= ZERO):
             for i, p in zip(ids[owned].tolist(), pages[owned].tolist(), strict=True):
                 self._more_owners.setdefault(i, []).append((slot, p))
             ids_new, pages_new = ids[~owned], pages[~owned]
-        else:
-            ids_new, pages_new = ids, pages
         self.owner.a[ids_new] = slot
         self.page.a[ids_new] = pages_new
         self.pool.append(self, self.ref.drop(ids))
@@ -125,7 +129,8 @@ class PageCopies:
 
     def taken(self, ids: Ids) -> None:
         """The pool handed out (some of) the blocks of these copies: their readers lose the page."""
-        self.by_content.a[self.content.a[ids]] = -1
+        if self._recorded:
+            self.by_content.a[self.content.a[ids]] = -1
         if len(ids) == 1:
             i = ids.item()
             slot = self.owner.a.item(i)

@@ -186,13 +186,17 @@ class StepLink(HostLink):
     @property
     def busy(self) -> bool:
         """Whether anything is under way."""
-        self.advance()
+        if any(self._ends):
+            self.advance()
         return any(self._ends)
 
     def advance(self) -> None:
         """Let the transfers run up to now, and end."""
         now = self.env.now
-        while (then := self._since + self._soonest()) <= now:
+        while any(self._ends):
+            then = self._since + self._soonest()
+            if then > now:
+                break
             self._run_to(then)
             self._land()
         self._run_to(now)
