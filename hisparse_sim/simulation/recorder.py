@@ -86,7 +86,7 @@ class Recorder:
     _free_blocks: list[int] = field(default_factory=list)
     _apart: list[float] = field(default_factory=list)
     """Step, gap and tokens where tokens of one step came after different gaps."""
-    _moved: list[tuple[int, float, float]] = field(default_factory=list)
+    _moved: list[tuple[int, int, int]] = field(default_factory=list)
     """Step, and bytes to and from the device that are counted with it."""
 
     def __post_init__(self) -> None:
@@ -207,7 +207,7 @@ class Recorder:
             self._apart += (self.steps, gap, gaps[gap])
         return 0
 
-    def moved(self, h2d_bytes: float, d2h_bytes: float) -> None:
+    def moved(self, h2d_bytes: int, d2h_bytes: int) -> None:
         """Bytes that begin to move without a step are counted with the last one."""
         if self.steps and (h2d_bytes or d2h_bytes):
             self._moved.append((self.steps - 1, h2d_bytes, d2h_bytes))

@@ -14,7 +14,7 @@ from hisparse_sim.cost.domain import Domain, Outside
 from hisparse_sim.cost.profile import load_profile
 from hisparse_sim.cost.sparse_attention import SparseAttention
 from hisparse_sim.cost.step import StepCostModel
-from hisparse_sim.cost.work import StepWork
+from hisparse_sim.cost.work import StepCost, StepWork
 from hisparse_sim.errors import UnsupportedModel
 from hisparse_sim.scenario.engine import EngineSpec
 from hisparse_sim.scenario.loader import load_model, load_node
@@ -383,3 +383,10 @@ def test_more_gpus_and_another_sharding_move_the_price() -> None:
     ).decode_tpot_s(8, 4000)
     assert cost_model(ep=False).decode_tpot_s(8, 4000) != cost_model().decode_tpot_s(8, 4000)
     assert cost_model(tp=1, dp=8).decode_tpot_s(8, 4000) != cost_model().decode_tpot_s(8, 4000)
+
+
+def test_short_cuts_make_what_the_classes_make() -> None:
+    assert StepWork.decoding(3, 500) == StepWork(3, 500, sampled=3)
+    cost = StepCost(*range(len(StepCost._fields)))
+    assert cost.with_attention(7.5) == cost._replace(attention_s=7.5)
+    assert type(cost.with_attention(7.5)) is StepCost

@@ -7,7 +7,8 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hisparse_sim.simulation.links import D2H, H2D, HostLink, HostMemory
+from hisparse_sim.simulation.links import D2H, H2D, HostLink, HostMemory, StepLink
+from hisparse_sim.simulation.moment import at
 
 H2D_RATE, D2H_RATE, BOTH_RATE = 50e9, 40e9, 70e9
 
@@ -202,3 +203,45 @@ def test_transfers_begun_together_end_like_those_begun_one_after_the_other(jobs,
         return found
 
     assert played(together=True) == played(together=False)
+
+
+sizes = st.floats(1, 1e11)
+steps = st.lists(
+    st.tuples(st.floats(0, 1), st.none() | sizes, st.none() | sizes), min_size=1, max_size=10
+)  # seconds of own work, bytes to the device and from it
+
+
+@given(steps)
+def test_on_a_link_of_its_own_a_step_knows_when_its_bytes_are_there(
+    work: list[tuple[float, float | None, float | None]],
+) -> None:
+    """As events tell it, to the last bit, where a step waits for what goes to the device alone."""
+
+    def told(link: HostLink) -> list[tuple[float, bool]]:
+        env, found = link.env, []
+
+        def play():
+            for own_s, h2d, d2h in work:
+                began_s = env.now
+                came = None if h2d is None or isinstance(link, StepLink) else env.event()
+                begun = [
+                    (size, way, event) for size, way, event in ((h2d, H2D, came), (d2h, D2H, None)) if size
+                ]
+                ends_s = env.now
+                if isinstance(link, StepLink):
+                    ends_s = link.send(begun)
+                elif begun:
+                    link.begin(begun)
+                if came is not None:
+                    yield came
+                    ends_s = env.now
+                if came is None or env.now < began_s + own_s:
+                    yield at(env, max(began_s + own_s, ends_s))
+                found.append((env.now, link.busy))
+
+        env.process(play())
+        env.run()
+        return found
+
+    rates = (H2D_RATE, D2H_RATE, BOTH_RATE)
+    assert told(StepLink(simpy.Environment(), *rates)) == told(HostLink(simpy.Environment(), *rates))
