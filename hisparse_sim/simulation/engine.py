@@ -20,7 +20,7 @@ from hisparse_sim.scheduler.step import NOBODY
 from hisparse_sim.simulation.batch import Batch, Life
 from hisparse_sim.simulation.blocks import blocks_of, described_tokens
 from hisparse_sim.simulation.jump import jump
-from hisparse_sim.simulation.links import D2H, H2D, HostLink
+from hisparse_sim.simulation.links import D2H, H2D, HostLink, StepLink
 from hisparse_sim.simulation.lockstep import Lockstep
 from hisparse_sim.simulation.moment import Clock, at
 from hisparse_sim.simulation.record import RequestRecord, record_of
@@ -46,7 +46,7 @@ class Engine:
         self,
         env: Clock,
         replica: Replica,
-        link: HostLink,
+        link: HostLink | StepLink,
         recorder: Recorder,
         *,
         content: ContentIndex | None = None,

@@ -75,14 +75,12 @@ class Fleet:
             )
             if apart > 1 and not number % dp % apart:
                 memory = HostMemory(node.dram_bytes_per_s)
+            speeds = rates.h2d_bytes_per_s, rates.d2h_bytes_per_s, rates.both_ways_bytes_per_s
             alone = memory is None and prefill is None and not isinstance(replica.memory, OffloadMemory)
-            link = (StepLink if alone else HostLink)(
-                self._env,
-                rates.h2d_bytes_per_s,
-                rates.d2h_bytes_per_s,
-                rates.both_ways_bytes_per_s,
-                memory=memory,
-                ranks=first.ranks,
+            link: HostLink | StepLink = (
+                StepLink(self._env, *speeds)
+                if alone
+                else HostLink(self._env, *speeds, memory=memory, ranks=first.ranks)
             )
             network = None
             if prefill is not None:

@@ -99,10 +99,6 @@ class HostLink:
         """Start several at once."""
         together = self._memory or self
         together.advance()
-        self._start(transfers)
-        together.plan()
-
-    def _start(self, transfers: Iterable[Transfer]) -> None:
         for size, direction, done in transfers:
             self.bytes[direction] += size
             if size > 0:
@@ -110,6 +106,7 @@ class HostLink:
                 heappush(self._ends[direction], (self._served[direction] + size, self._count, done))
             elif done is not None:
                 done.succeed()
+        together.plan()
 
     @property
     def demand(self) -> float:
@@ -126,10 +123,8 @@ class HostLink:
 
     def advance(self) -> None:
         """Let the transfers run up to now."""
-        self._run_to(self.env.now)
-
-    def _run_to(self, when_s: float) -> None:
-        elapsed, self._since = when_s - self._since, when_s
+        now = self.env.now
+        elapsed, self._since = now - self._since, now
         if elapsed:
             for direction in (H2D, D2H):
                 if self._ends[direction]:
@@ -137,7 +132,12 @@ class HostLink:
 
     def plan(self) -> None:
         """Wake up when the next transfer ends, at the speeds of now."""
-        soonest = self._soonest()
+        soonest = math.inf
+        for direction in (H2D, D2H):
+            if ends := self._ends[direction]:
+                wait = max(0.0, ends[0][0] - self._served[direction]) / self._speed(direction)
+                if wait < soonest:
+                    soonest, self._next = wait, direction
         if soonest == math.inf:
             self._alarm = None
             return
@@ -145,28 +145,13 @@ class HostLink:
         assert self._alarm.callbacks is not None
         self._alarm.callbacks.append(self._ring)
 
-    def _soonest(self) -> float:
-        """Seconds until the next transfer ends; infinite without one."""
-        soonest = math.inf
-        for direction in (H2D, D2H):
-            if ends := self._ends[direction]:
-                wait = max(0.0, ends[0][0] - self._served[direction]) / self._speed(direction)
-                if wait < soonest:
-                    soonest, self._next = wait, direction
-        return soonest
-
     def _ring(self, alarm: simpy.Event) -> None:
         if alarm is not self._alarm:  # planned before another transfer came
             return
         together = self._memory or self
         together.advance()
-        self._land()
-        together.plan()
-
-    def _land(self) -> None:
-        """The transfer that was waited for has ended, with all of its direction that ended together."""
-        # By definition: late in a long run the clock's rounding is worth more bytes than a small
-        # transfer has, and one left over would ring for ever.
+        # The transfer waited for has ended by definition: late in a long run the clock's rounding is
+        # worth more bytes than a small transfer has, and one left over would ring for ever.
         direction = self._next
         ends = self._ends[direction]
         served = max(self._served[direction], ends[0][0])
@@ -175,38 +160,53 @@ class HostLink:
             if done is not None:
                 done.succeed()
         self._served[direction] = served if ends else 0.0
+        together.plan()
 
 
-class StepLink(HostLink):
+class StepLink:
     """A link over which nothing moves but what the steps of one engine begin, one step after the other.
 
-    When bytes will be there is known when they begin to move, so no event has to tell.
+    When bytes will be there is known when they begin to move, so no event has to tell. A direction is as
+    fast however many transfers share it, and who waits waits for bytes to the device only: of those to
+    the host it is enough to know how many are left.
     """
+
+    def __init__(self, env: simpy.Environment, h2d: float, d2h: float, both: float) -> None:
+        self.env = env
+        self.rates = (h2d, d2h)
+        """Bytes/s of each direction alone."""
+        self._scale = min(1.0, both / (h2d + d2h))
+        self._left, self._since = 0.0, env.now
+        """Bytes still to come to the host, and when that was."""
+        self.bytes = [0.0, 0.0]
+        """Moved so far, or promised to a transfer under way, per direction."""
 
     @property
     def busy(self) -> bool:
         """Whether anything is under way."""
-        if any(self._ends):
-            self.advance()
-        return any(self._ends)
+        return self._left > 0 and self._remaining() > 0
 
-    def advance(self) -> None:
-        """Let the transfers run up to now, and end."""
-        now = self.env.now
-        while any(self._ends):
-            then = self._since + self._soonest()
-            if then > now:
-                break
-            self._run_to(then)
-            self._land()
-        self._run_to(now)
+    def _remaining(self) -> float:
+        """Bytes still to come to the host, none of the other direction being under way since."""
+        return max(0.0, self._left - (self.env.now - self._since) * self.rates[D2H])
 
-    def send(self, transfers: Iterable[Transfer]) -> float:
-        """Start several at once; returns when all bytes to the device are there, before which no other
-        transfer may start."""
-        self.advance()
-        self._start(transfers)
-        while self._ends[H2D]:
-            self._run_to(self._since + self._soonest())
-            self._land()
-        return self._since
+    def send(self, h2d_bytes: float, d2h_bytes: float) -> float:
+        """Start to move so many bytes; returns when those to the device are there.
+
+        Before that nothing else may start.
+        """
+        self.bytes[H2D] += h2d_bytes
+        self.bytes[D2H] += d2h_bytes
+        now, left = self.env.now, self._remaining() + d2h_bytes
+        h2d, d2h = self.rates
+        if not left:
+            then = now + h2d_bytes / h2d
+        else:
+            # Both at reduced speed until one direction is through.
+            h2d_s, d2h_s = h2d_bytes / (h2d * self._scale), left / (d2h * self._scale)
+            if d2h_s < h2d_s:
+                then, left = now + d2h_s + (h2d_s - d2h_s) * self._scale, 0.0
+            else:
+                then, left = now + h2d_s, left - h2d_s * d2h * self._scale
+        self._left, self._since = left, then
+        return then

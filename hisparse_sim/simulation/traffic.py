@@ -12,7 +12,7 @@ from hisparse_sim.memory.handover import Arrivals
 from hisparse_sim.memory.offload import Job, OffloadMemory
 from hisparse_sim.scheduler.request import Request
 from hisparse_sim.simulation.batch import Life
-from hisparse_sim.simulation.links import D2H, H2D, HostLink, StepLink, Transfer
+from hisparse_sim.simulation.links import D2H, H2D, HostLink, StepLink
 from hisparse_sim.simulation.replica import Replica
 from hisparse_sim.simulation.works import HISPARSE
 
@@ -28,7 +28,7 @@ class Traffic:
         self,
         env: simpy.Environment,
         replica: Replica,
-        link: HostLink,
+        link: HostLink | StepLink,
         network: HostLink | None,
         rouse: Callable[[], None],
     ) -> None:
@@ -51,21 +51,17 @@ class Traffic:
     def put(self, h2d_bytes: float, d2h_bytes: float) -> simpy.Event | float:
         """Put a step's bytes on the link, or count them if they are too few to matter there. Those to the
         device have arrived at the time that it returns, or when the event fires."""
-        link, now = self.link, self.env.now
-        alone = isinstance(link, StepLink)
-        came = self.env.event() if h2d_bytes > SMALL_BYTES and not alone else None
-        moving: list[Transfer] = []
-        for size, direction, done in ((h2d_bytes, H2D, came), (d2h_bytes, D2H, None)):
-            if size > SMALL_BYTES:
-                moving.append((size, direction, done))
-            else:
-                link.bytes[direction] += size
-        if not moving:
-            return now
+        link = self.link
+        moving = [size if size > SMALL_BYTES else 0.0 for size in (h2d_bytes, d2h_bytes)]
+        link.bytes[H2D] += h2d_bytes - moving[H2D]
+        link.bytes[D2H] += d2h_bytes - moving[D2H]
         if isinstance(link, StepLink):
-            return link.send(moving)
-        link.begin(moving)
-        return now if came is None else came
+            return link.send(*moving)
+        came = self.env.event() if moving[H2D] else None
+        if any(moving):
+            events = came, None
+            link.begin([(size, way, events[way]) for way, size in enumerate(moving) if size])
+        return self.env.now if came is None else came
 
     def _with_index(self, cost: StepCost) -> StepCost:
         """Add the indexer blocks that the step copies to and from their offload, on every rank."""
@@ -105,6 +101,7 @@ class Traffic:
         self, memory: OffloadMemory, job: Job, size: int, direction: int
     ) -> Generator[simpy.Event, Any, None]:
         """A load is there when its bytes are; a store is reported with the step after that."""
+        assert isinstance(self.link, HostLink)
         yield self.link.transfer(size, direction)
         job.on_link = False
         if job.load:
@@ -131,6 +128,7 @@ class Traffic:
         What lands there passes through the GPU in pieces, and is there when the last one is.
         """
         assert self.network is not None
+        assert isinstance(self.link, HostLink)
         replica = self._replica
         on_host = tokens * replica.host_token_bytes if isinstance(self._memory, HISPARSE) else 0
         life: Life = request.user
