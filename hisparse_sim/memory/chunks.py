@@ -38,6 +38,8 @@ class ChunkStore:
         self._state = GrowingArray(ABSENT, np.int8)
         self._rank = GrowingArray(0)
         self._pins = GrowingArray(0, np.int32)
+        self.readied = 0
+        """How often chunks became usable."""
         self._serial = 0
         self._bound = 0
         self._low = NO_IDS
@@ -70,6 +72,7 @@ class ChunkStore:
     def unpin(self, content: Ids) -> None:
         """The load is over."""
         self._pins.a[content] -= 1
+        self.readied += 1
         self._consider(content)
 
     def use(self, access: Access, content: Ids, first: int, block_size: int) -> None:
@@ -180,6 +183,7 @@ class ChunkStore:
     def ready(self, content: Ids) -> None:
         """A copy to these chunks is complete."""
         self._state.a[content] = READY
+        self.readied += 1
         self._consider(content)
 
     def finish(self, access: Access, content: Ids) -> None:

@@ -80,6 +80,11 @@ class OffloadMemory(ResidentMemory):
         return bool(self.jobs)
 
     @property
+    def findable(self) -> int:
+        """Grows whenever a lookup may find more than before."""
+        return self.blocks.published + self.store.readied
+
+    @property
     def counting(self) -> bool:
         """Whether some of them end with a step."""
         return any(job.due is not None and not job.on_link for job in self.jobs)

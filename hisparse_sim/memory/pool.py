@@ -285,6 +285,8 @@ class HashedBlocks:
         """Whether more than one block carries a content id."""
         self._later: dict[int, list[int]] = {}
         """All of these but the first."""
+        self.published = 0
+        """How often blocks became findable."""
         self._ids = IdSource()
         self.on_taken: Callable[[Ids], None] | None = None
 
@@ -312,6 +314,7 @@ class HashedBlocks:
         """Give blocks without a hash theirs."""
         if not len(ids):
             return
+        self.published += 1
         self.content.a[ids] = content
         first = self._first.a
         if len(ids) == 1:

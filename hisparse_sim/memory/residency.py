@@ -378,6 +378,13 @@ class HiSparseMemory:
         return bool(self.writebacks)
 
     counting = busy
+
+    @property
+    def findable(self) -> int:
+        """Grows whenever a lookup may find more than before."""
+        found = self.index.published + self.host.published
+        return found if self.index_offload is None else found + self.index_offload.store.readied
+
     fewer_blocks_refuse_too = False
     """With fewer blocks a hit may be gone, and with it the hot buffer that it asks for."""
 

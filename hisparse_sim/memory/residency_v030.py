@@ -352,6 +352,12 @@ class HiSparseMemoryV030:
         return bool(self.writebacks)
 
     counting = busy
+
+    @property
+    def findable(self) -> int:
+        """Grows whenever a lookup may find more than before."""
+        return self.index.published + self.host.published
+
     fewer_blocks_refuse_too = False
     index_offload = None
 

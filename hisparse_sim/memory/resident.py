@@ -73,6 +73,12 @@ class ResidentMemory:
         return False
 
     counting = busy
+
+    @property
+    def findable(self) -> int:
+        """Grows whenever a lookup may find more than before."""
+        return self.blocks.published
+
     fewer_blocks_refuse_too = True
     """A request refused now is refused with fewer free blocks as well."""
     refusal = "GPU blocks"

@@ -84,6 +84,8 @@ class SGLangMemory:
 
     busy = counting = pressed = False
     fewer_blocks_refuse_too = True
+    findable = 0
+    """Nothing is ever found."""
     index_offload = None
 
     def __init__(self, sizes: SGLangSizes) -> None:

@@ -205,7 +205,7 @@ class Engine:
         """What an admission depends on."""
         memory = self.memory
         host = memory.host_pool.free if isinstance(memory, HISPARSE) else 0
-        return memory.gpu.free, host, len(self.scheduler.running), self.waiting()
+        return memory.gpu.free, host, len(self.scheduler.running), self.waiting(), memory.findable
 
     def still_refused(self) -> bool:
         """Whether the waiting queue, refused at the last schedule, would be refused again."""

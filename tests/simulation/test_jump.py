@@ -144,6 +144,28 @@ def test_jumps_and_single_steps_agree(kind: str) -> None:
         assert seen[what] >= least, f"{what}: {seen}"
 
 
+@pytest.mark.parametrize("kind", ["hisparse", "hisparse with an indexer offload"])
+def test_who_waits_is_tried_again_once_more_of_its_prompt_can_be_found(kind: str) -> None:
+    # The host pool has room for the second request only with the prefix that it shares with the first,
+    # which is findable when it has been copied there: free blocks are then as many as before.
+    engine = KINDS[kind] | {"available_kv_gib": 20, "host_pool_gib": 0.5, "block_size": 64}
+    workload = {
+        "kind": "poisson",
+        "rate_per_s": 100,
+        "requests": 2,
+        "prompt_tokens": 6000,
+        "output_tokens": 200,
+        "shared_prefix_tokens": 2000,
+    }
+    jumped, stepped = (run(engine, workload, single_step=single) for single in (False, True))
+    assert jumped.request_records == stepped.request_records
+    assert jumped.step_rows == stepped.step_rows
+    first, second = jumped.request_records
+    assert first.first_token_s is not None
+    assert second.first_scheduled_s is not None
+    assert 0.0 < second.first_scheduled_s - first.first_token_s < 0.03
+
+
 def test_blocks_that_are_only_counted_change_nothing() -> None:
     preemptions = hits = 0
 
