@@ -241,25 +241,27 @@ class Recorder:
         base, self._ends_s = self.steps - len(ends_s), []
         befores_s = np.concatenate(([self._settled_s], ends_s))[:-1]
         self._settled_s = self.returned_s
-        (steps_each, riders, run_starts_s, counts, costs), self._runs = _columns(self._runs, 5), []
-        times = np.array(steps_each, dtype=np.intp)
-        starts_s = befores_s.copy()
-        starts_s[np.cumsum(times) - times] = run_starts_s
-        self.busy_s = added(self.busy_s, ends_s - starts_s)
+        (lengths, riders, run_starts_s, counts, costs), self._runs = _columns(self._runs, 5), []
+        times = np.array(lengths, dtype=np.intp)
+
         self.gaps.add(base, ends_s - befores_s, np.repeat(_array(riders), times), self._apart)
         self._apart.clear()
         for part, values in enumerate(_columns(costs, len(self.paid))):
             if part and any(values):
                 self.paid[part] = added(self.paid[part], np.repeat(_array(values), times))
+        # Only the first step of a run may begin later than the one before it ended.
+        starts_s = befores_s.copy()
+        starts_s[np.cumsum(times) - times] = run_starts_s
+        self.busy_s = added(self.busy_s, ends_s - starts_s)
 
         steps = np.zeros((len(FIELDS), len(ends_s)))
         steps[FIRST] = steps[LAST] = np.arange(base, self.steps)
         steps[START], steps[END], steps[-1] = starts_s, ends_s, self.replica
         steps[FREE] = array("q", self._free_blocks)
         self._free_blocks.clear()
-        for name, values in zip(OF_COUNTS, _columns(counts, len(COUNTS)), strict=True):
+        for index, values in zip(OF_COUNTS, _columns(counts, len(COUNTS)), strict=True):
             if any(values):
-                steps[name] = np.repeat(_array(values), times)
+                steps[index] = np.repeat(_array(values), times)
         for step, *size in self._moved:
             table, at = (steps, step - base) if step >= base else (self.rows.last, 0)
             table[OF_BYTES, at] += size
