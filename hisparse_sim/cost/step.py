@@ -217,7 +217,7 @@ class StepCostModel:
     def decoding(self, work: StepWork) -> tuple[StepCost, float]:
         """What ``work``, which only decodes, costs, and its ``others_s``; counts nothing as outside.
 
-        Its attention is that of some step with as many decodes if nothing else depends on it.
+        Its attention may be that of another step with as many decodes, a guess at its own.
         """
         found = self._decodes.get(work.decode_requests)
         if found is None:
@@ -234,7 +234,7 @@ class StepCostModel:
         return self.attention.decodes_s(batch, range(context, context + steps * batch, batch))
 
     def note_decodes(self, work: StepWork, steps: int) -> None:
-        """Steps priced by ``decodes`` are taken: count those that lie outside."""
+        """Steps priced by ``decodes_s`` are taken: count those that lie outside."""
         batch = work.decode_requests
         last = work.decode_context_tokens + (steps - 1) * batch
         most = min(batch * self._most_context, self._most_pairs)

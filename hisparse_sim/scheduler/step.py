@@ -216,10 +216,10 @@ class Scheduler:
 
     def part(self) -> list[Request]:
         """Those that are due leave the cohort if the batch under way brings the last token of each, and if
-        the others can then decode another one without a decision; otherwise nobody does."""
+        the others can then decode another one without a decision; otherwise nobody does. One is under way."""
         cohort, longest = self.cohort, self.config.max_model_len
-        batch = self.flying[-1] if self.flying else None
-        if batch is None or batch.scheduled or not self.memory.covers(()):
+        batch = self.flying[-1]
+        if batch.scheduled or not self.memory.covers(()):
             return []
         due = cohort.take_due()
         ending = [r for r in due if r.limit_tokens <= (known := cohort.computed(r) + 1) or known >= longest]

@@ -31,6 +31,10 @@ _ROW_GRAIN = 256
 """A row of the steps ends when the GPU's free blocks have changed by more than this part of all."""
 
 
+_NOTED_STEPS = 1 << 16
+"""Steps of all engines together that are noted before they are worked up; fewer if there are few engines."""
+
+
 class Fleet:
     """The replicas of a scenario on one clock: DP replicas of instances behind a router."""
 
@@ -69,6 +73,7 @@ class Fleet:
             if together and not number % dp:
                 lockstep = Lockstep(self._env)
             recorder = Recorder(
+                at_a_time=min(4096, max(128, _NOTED_STEPS // scenario.replicas)),
                 grain_blocks=replica.memory.gpu.total // _ROW_GRAIN,
                 requests=requests,
                 replica=len(self.engines),

@@ -45,6 +45,8 @@ class Gaps:
         ``apart``: step, gap and tokens of others, one after the other, in the order of the steps.
         """
         self._follow(first, gaps_s)
+        if not len(gaps_s):
+            return
         came = np.flatnonzero(tokens)
         gaps_s, tokens = gaps_s[came], tokens[came]
         if apart:

@@ -22,8 +22,10 @@ from hisparse_sim.simulation.rows import Counts
 if TYPE_CHECKING:
     from hisparse_sim.simulation.engine import Engine
 
-_MANY = 1 << 16
+_MANY = 1 << 13
 """Steps priced at once."""
+_STEPS_A_MOMENT = 1 << 8
+"""So many steps of a jump take as long as an event."""
 UNPRICED = StepCost()
 """Of a batch whose price is the first of those of the steps after it."""
 
@@ -37,7 +39,7 @@ def jump(engine: Engine, queue: deque[Batch]) -> None:
     scheduler, until_s = engine.scheduler, engine.env.peek()
     while _quiet(engine, queue):
         if steps := scheduler.cohort.quiet_steps:
-            if not _take(engine, queue, steps, until_s) or engine.clock >= until_s:
+            if not _take(engine, queue, steps, until_s) or engine.clock >= until_s or engine.env.left <= 0:
                 break
             if scheduler.waiting or scheduler.cohort.quiet_steps:
                 continue
@@ -136,6 +138,7 @@ def _take(engine: Engine, queue: deque[Batch], steps: int, until_s: float) -> bo
         flying.loaded_bytes = flying.stored_bytes = 0.0
         flying.decision.running, flying.decision.waiting = running, waiting
     engine.clock = backs[steps - 1]
+    engine.env.left -= steps // _STEPS_A_MOMENT
     return True
 
 
@@ -184,12 +187,12 @@ def _moved(engine: Engine, cost: StepCost, steps: int) -> None:
     if not cost.h2d_bytes and not cost.d2h_bytes:
         return
     replica, link, host = engine.replica, engine.traffic.link.bytes, engine.traffic.host_bytes
-    link[H2D], link[D2H] = added(link[H2D], cost.h2d_bytes, steps), added(link[D2H], cost.d2h_bytes, steps)
-    host[H2D] = added(host[H2D], cost.h2d_bytes * replica.ranks, steps)
-    host[D2H] = added(host[D2H], cost.d2h_bytes * replica.mirroring_ranks, steps)
+    link[H2D], link[D2H] = plus(link[H2D], cost.h2d_bytes, steps), plus(link[D2H], cost.d2h_bytes, steps)
+    host[H2D] = plus(host[H2D], cost.h2d_bytes * replica.ranks, steps)
+    host[D2H] = plus(host[D2H], cost.d2h_bytes * replica.mirroring_ranks, steps)
 
 
-def added(total: float, value: float, times: int) -> float:
+def plus(total: float, value: float, times: int) -> float:
     """``total`` and the value so many times, one after the other: to the last bit as single steps add it."""
     if value:
         for _ in range(times):

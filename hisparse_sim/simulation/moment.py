@@ -31,7 +31,8 @@ class Clock(simpy.Environment):
     def __init__(self) -> None:
         super().__init__(0.0)
         self.left = 0
-        """Events, and times that the clock may be set forward, until the next look."""
+        """Events, and times that the clock may be set forward, until the next look; work without either
+        may be subtracted."""
 
     def go(self, moments: int) -> None:
         """Run so many events; the time is set forward instead where nothing else is due."""

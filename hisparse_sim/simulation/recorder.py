@@ -29,8 +29,6 @@ from hisparse_sim.simulation.rows import (
     Rows,
 )
 
-_MANY = 1 << 16
-"""Steps that are noted at most before they are worked up."""
 _DECODES = COUNTS.index("decodes")
 
 
@@ -46,6 +44,8 @@ class Recorder:
     """Free GPU blocks may change by so many within a row."""
     replica: int = 0
     """Which engine of the run writes."""
+    at_a_time: int = 4096
+    """Steps that are noted before they are worked up."""
     requests: list[RequestRecord] = field(default_factory=list)
     queue: list[tuple[float, int, int]] = field(default_factory=list)
     """(time, running, waiting) whenever one of them changes, as vLLM's gauges would show it.
@@ -159,6 +159,8 @@ class Recorder:
         self._free_blocks.append(free_blocks)
         self.returned_s = end_s
         self.steps += 1
+        if len(self._ends_s) >= self.at_a_time:
+            self.settle()
 
     def decodes(
         self,
@@ -182,7 +184,7 @@ class Recorder:
         self._free_blocks += free_blocks
         self.returned_s = ends_s[-1]
         self.steps += len(ends_s)
-        if len(self._ends_s) > _MANY:
+        if len(self._ends_s) >= self.at_a_time:
             self.settle()
 
     def _tokens(self, now: float, records: Sequence[RequestRecord], riders: int) -> int:

@@ -100,7 +100,8 @@ class Rows:
         for field in OF_BYTES:
             if steps[field].any():  # bincount adds one after the other
                 rows[field] = np.bincount(np.cumsum(begins) - 1, weights=steps[field])
-        self.closed.append(rows[:, :-1])
+        if len(first) > 1:
+            self.closed.append(rows[:, :-1])
         self.last = rows[:, -1:]
 
     def _split(self, free: Floats, begins: npt.NDArray[np.bool_]) -> None:

@@ -32,7 +32,7 @@ Progress = Callable[[float, int, int | None], None]
 """Called now and then with simulated seconds, requests over, and how many there will be, if that is known."""
 
 _EVENTS = 500
-"""Between two looks at Ctrl-C, at the clock and two calls of progress: some milliseconds."""
+"""Between two looks at Ctrl-C, at the clock and two calls of progress (or as much work): 0.1 s or less."""
 
 
 def simulate(
@@ -112,7 +112,6 @@ class _Run:
             with held_interrupts() as interrupted:
                 while not interrupted():
                     env.go(_EVENTS)
-                    fleet.settle()
                     if progress is not None:
                         progress(env.now, fleet.finished, self.clients.expected_requests())
                     if checkpoints is not None:
