@@ -241,3 +241,21 @@ def test_a_short_request_takes_one_decision_and_no_content(monkeypatch: pytest.M
     assert found.summary["engine_steps"] > 500
     assert 50 < decided["steps"] < 70
     assert not decided["blocks"]
+
+
+def test_a_long_jump_looks_up_now_and_then() -> None:
+    # At Ctrl-C, checkpoints and the bar, though nothing else happens.
+    looks: list[float] = []
+    workload = {
+        "kind": "stream",
+        "concurrency": 1,
+        "requests": 1,
+        "prompt_tokens": 100,
+        "output_tokens": 400_000,
+    }
+    settings_ = ["engine.mode=resident", "engine.available_kv_gib=110", f"workload={workload}"]
+    scenario = load_scenario("agentic-13turn-8xh200", overrides=settings_)
+    found = simulate(scenario, progress=lambda now_s, *_: looks.append(now_s))
+    assert found.summary["requests_completed"] == 1
+    assert len(looks) >= 3
+    assert looks == sorted(set(looks))
