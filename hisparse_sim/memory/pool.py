@@ -185,11 +185,11 @@ class Pool:
         runs = self._runs
         while n > 0:
             run = runs[0]
+            if run.count > n:  # anonymous, and enough of them: what is most often so
+                run.count -= n
+                return
             table = run.table
             if table is None:
-                if run.count > n:
-                    run.count -= n
-                    return
                 n -= run.count
                 runs.popleft()
                 continue

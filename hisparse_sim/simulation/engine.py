@@ -352,13 +352,13 @@ class Engine:
         finished = self.scheduler.update(decision, self._accepted(decision) if known else NOBODY)
         if batch.runs:
             records: list[RequestRecord] = []
-            if decision.epochs:
-                for request, (_, samples) in decision.epochs.items():
-                    if samples and request.user.record.finish_s is None:
-                        records.append(request.user.record)
+            for request, (_, samples) in decision.epochs.items() if decision.epochs else ():
+                if samples and request.user.record.finish_s is None:
+                    records.append(request.user.record)
             self._record(batch, records)
-            for request, before in known.items():
-                self.recorder.came_along(request.user.record, request.num_tokens - before - 1)
+            if known:
+                for request, before in known.items():
+                    self.recorder.came_along(request.user.record, request.num_tokens - before - 1)
         for request in finished:
             life: Life = request.user
             self._off(life.record)

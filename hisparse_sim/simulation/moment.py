@@ -43,7 +43,8 @@ class Clock(simpy.Environment):
 
     def is_free(self, until_s: float) -> bool:
         """Whether nothing is due until then, and nobody wants to look."""
-        return self.left > 0 and self.peek() > until_s
+        due = self._queue
+        return self.left > 0 and (not due or due[0][0] > until_s)
 
     def skip_to(self, when_s: float) -> bool:
         """Make it then, without an event, if it ``is_free``.
