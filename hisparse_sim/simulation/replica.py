@@ -29,6 +29,7 @@ class Replica:
 
     pools: PoolSizes
     profile: Profile
+    profile_sha256: str
     memory: ResidentMemory | HiSparseMemory | HiSparseMemoryV030 | SGLangMemory
     scheduler: Scheduler
     cost: StepCostModel
@@ -145,6 +146,7 @@ def build_replica(scenario: Scenario, *, prefills_only: bool = False) -> Replica
     return Replica(
         pools,
         profile,
+        profile.hash,
         memory,
         Scheduler(_scheduling(scenario, pools), memory),
         cost,

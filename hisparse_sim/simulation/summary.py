@@ -189,7 +189,7 @@ def summarise(
         "engine": scenario.engine.kind,
         "seed": scenario.seed,
         "calibration": replica.profile.id,
-        "calibration_sha256": replica.profile.hash,
+        "calibration_sha256": replica.profile_sha256,
         **_locality(replica),
         "complete": complete,
         "running_mean": float(running[running > 0].mean()) if running.any() else 0.0,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.random import PCG64, Generator, SeedSequence
 
 from hisparse_sim.workload.lengths import Floats, Ints, Varies, draw, draw_counts
 
@@ -20,10 +21,10 @@ class Draws:
         self.seed = seed
         self.key = (session, *inside)
 
-    def generator(self, purpose: str) -> np.random.Generator:
+    def generator(self, purpose: str) -> Generator:
         """A new generator for ``purpose``, from its beginning."""
-        seeds = np.random.SeedSequence(self.seed, spawn_key=(*self.key, _PURPOSES.index(purpose)))
-        return np.random.Generator(np.random.PCG64(seeds))
+        seeds = SeedSequence(self.seed, spawn_key=(*self.key, _PURPOSES.index(purpose)))
+        return Generator(PCG64(seeds))
 
     def counts(self, spec: Varies, purpose: str, count: int) -> Ints:
         """Whole numbers >= 1 of a plain number or a distribution."""
