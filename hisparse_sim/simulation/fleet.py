@@ -19,7 +19,7 @@ from hisparse_sim.simulation.links import D2H, H2D, HostLink, HostMemory, StepLi
 from hisparse_sim.simulation.lockstep import Lockstep
 from hisparse_sim.simulation.moment import Clock
 from hisparse_sim.simulation.record import RequestRecord
-from hisparse_sim.simulation.recorder import Recorder
+from hisparse_sim.simulation.recorder import AT_A_TIME, Recorder
 from hisparse_sim.simulation.replica import Replica, blocks_in, build_prefill, check_handover, peers_of
 from hisparse_sim.simulation.router import Instance, Router
 from hisparse_sim.simulation.rows import FIELDS
@@ -73,7 +73,7 @@ class Fleet:
             if together and not number % dp:
                 lockstep = Lockstep(self._env)
             recorder = Recorder(
-                at_a_time=min(4096, max(128, _NOTED_STEPS // scenario.replicas)),
+                at_a_time=min(AT_A_TIME, max(128, _NOTED_STEPS // scenario.replicas)),
                 grain_blocks=replica.memory.gpu.total // _ROW_GRAIN,
                 requests=requests,
                 replica=len(self.engines),
@@ -150,7 +150,6 @@ class Fleet:
             requests=self.requests,
             queue=merged([recorder.queue for recorder in recorders]),
             gaps=together(r.gaps for r in recorders),
-            attention_s=sum(r.attention_s for r in recorders),
             paid=list(map(sum, zip(*(r.paid for r in recorders), strict=True))),
             link_s=sum(r.link_s for r in recorders),
             short_of=short,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from functools import reduce
 from itertools import accumulate, repeat
 from operator import add
 from typing import TYPE_CHECKING
@@ -194,7 +195,4 @@ def _moved(engine: Engine, cost: StepCost, steps: int) -> None:
 
 def plus(total: float, value: float, times: int) -> float:
     """``total`` and the value so many times, one after the other: to the last bit as single steps add it."""
-    if value:
-        for _ in range(times):
-            total += value
-    return total
+    return reduce(add, repeat(value, times), total)

@@ -29,6 +29,8 @@ from hisparse_sim.simulation.rows import (
     Rows,
 )
 
+AT_A_TIME = 4096
+"""Steps that are noted before they are worked up, where there are few engines."""
 _DECODES = COUNTS.index("decodes")
 
 
@@ -44,7 +46,7 @@ class Recorder:
     """Free GPU blocks may change by so many within a row."""
     replica: int = 0
     """Which engine of the run writes."""
-    at_a_time: int = 4096
+    at_a_time: int = AT_A_TIME
     """Steps that are noted before they are worked up."""
     requests: list[RequestRecord] = field(default_factory=list)
     queue: list[tuple[float, int, int]] = field(default_factory=list)
@@ -57,10 +59,8 @@ class Recorder:
     """When the last batch came back."""
     gaps: Gaps = field(default_factory=Gaps)
     rows: Rows = field(init=False)
-    attention_s: float = 0.0
-    """Of all steps together."""
     paid: list[float] = field(default_factory=lambda: list(StepCost()))
-    """Costs of all steps together, in the order of ``StepCost``, without their attention."""
+    """Costs of all steps together, in the order of ``StepCost``."""
     busy_s: float = 0.0
     link_s: float = 0.0
     """Steps waited so long for transfers, beyond their cost."""
@@ -95,7 +95,7 @@ class Recorder:
     @property
     def cost(self) -> StepCost:
         """Of all steps together."""
-        return StepCost(self.attention_s, *self.paid[1:])
+        return StepCost(*self.paid)
 
     @property
     def parts(self) -> dict[str, float]:
@@ -154,7 +154,7 @@ class Recorder:
         if records:
             riders = self._tokens(end_s, records, riders)
         self._runs.append((1, riders, start_s, counts, cost))
-        self.attention_s += cost[0]
+        self.paid[0] += cost[0]
         self._ends_s.append(end_s)
         self._free_blocks.append(free_blocks)
         self.returned_s = end_s
@@ -179,7 +179,7 @@ class Recorder:
             return
         self._runs.append((len(ends_s), counts[_DECODES], start_s, counts, cost))
         # Added one after the other, as single steps are; sum would round otherwise from Python 3.12 on.
-        self.attention_s = reduce(add, attentions_s, self.attention_s)
+        self.paid[0] = reduce(add, attentions_s, self.paid[0])
         self._ends_s += ends_s
         self._free_blocks += free_blocks
         self.returned_s = ends_s[-1]
@@ -249,7 +249,7 @@ class Recorder:
         self.gaps.add(base, ends_s - befores_s, np.repeat(_array(riders), times), self._apart)
         self._apart.clear()
         for part, values in enumerate(_columns(costs, len(self.paid))):
-            if part and any(values):
+            if part and any(values):  # a step's attention, the first part, is its own
                 self.paid[part] = added(self.paid[part], np.repeat(_array(values), times))
         # Only the first step of a run may begin later than the one before it ended.
         starts_s = befores_s.copy()

@@ -30,6 +30,7 @@ class Replica:
     pools: PoolSizes
     profile: Profile
     profile_sha256: str
+    """Its hash, which takes as long as hundreds of steps: made with it, not within the run."""
     memory: ResidentMemory | HiSparseMemory | HiSparseMemoryV030 | SGLangMemory
     scheduler: Scheduler
     cost: StepCostModel
