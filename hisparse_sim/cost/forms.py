@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import exp, log
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from hisparse_sim.cost.decode_form import DECODE_PARAMETERS, decode_s
 from hisparse_sim.cost.prefill_form import PREFILL_PARAMETERS, prefill_s
@@ -27,8 +28,7 @@ Params = Mapping[str, float | tuple[float, ...]]
 Variables = Mapping[str, "Array"]
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(Struct, frozen=True):
     """``variables`` empty: one variable of any name. ``axes``: parameters ``at_*`` name the variables.
 
     ``series``: parameters that are several numbers, all others are one. ``monotone``: series that must

@@ -19,11 +19,11 @@ rows that the window lacks (P. Denning, "The working set model for program behav
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
@@ -58,8 +58,7 @@ class Shape(NamedTuple):
         return np.where(ages < 1.0, 1.0, tail)
 
 
-@dataclass(frozen=True)
-class Reuse:
+class Reuse(Struct, frozen=True, dict=True):
     """Windows of the process, by age in steps; arrays [ages].
 
     ``share``: of a step's rows that no step within ``age`` looked up. ``distinct``: rows that ``age``

@@ -6,7 +6,7 @@ otherwise; a data-parallel replica is ``tp`` ranks that hold the same blocks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from hisparse_sim.errors import Infeasible, InputError, PoolTooSmall
 from hisparse_sim.memory.host import GIB, host_block_stride, host_pool, indexer_chunks, offload_chunks, place
@@ -28,8 +28,7 @@ ACTIVE_TAIL_PAGES = 2
 """Last pages of a request that HiSparse never gives back."""
 
 
-@dataclass(frozen=True, slots=True)
-class PoolSizes:
+class PoolSizes(Struct, frozen=True):
     """The memory of one engine, per rank.
 
     ``num_gpu_blocks`` and ``num_host_blocks`` count the null block, as vLLM does. Host figures are of

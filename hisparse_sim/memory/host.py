@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from hisparse_sim.errors import Infeasible, InputError
 from hisparse_sim.memory.layout import HiSparseLayout, ceil_div, round_up, tensor_parallel
@@ -17,8 +17,7 @@ HOST_POOL_SHARE = 0.95
 """HiSparse refuses a host pool above 95 % of available memory (vllm/v1/hisparse start-up check)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """How ranks lie on nodes. ``replicas_per_node`` is 0 when a replica spans several nodes."""
 
     tp: int

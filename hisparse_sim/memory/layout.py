@@ -17,8 +17,10 @@ reuse its selection) greedily into sets no larger than the indexer page.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hisparse_sim.errors import InputError, UnsupportedModel
 from hisparse_sim.scenario.engine import EngineSpec
@@ -54,8 +56,7 @@ field on H200: offloading 138,615 tokens of GLM-5.3 stored 59.76 GB over 8 ranks
 rank (vllm-project/recipes PR #893), which is 78 x 656 + 21 x 132 = 53,940 less a partial block."""
 
 
-@dataclass(frozen=True, slots=True)
-class HiSparseLayout:
+class HiSparseLayout(Struct, frozen=True):
     """The three kinds of page that share HiSparse's GPU pool, and the host's block.
 
     ``groups``: the layer sets, in order; each is one resident and one hot group.
@@ -81,8 +82,7 @@ class HiSparseLayout:
         return len(self.groups) * self.hot_blocks_per_group
 
 
-@dataclass(frozen=True, slots=True)
-class KVLayout:
+class KVLayout(Struct, frozen=True):
     """Bytes of KV on one rank.
 
     ``row_bytes``: one token in one layer (MLA: the latent row, the same on every rank; GQA: keys
@@ -150,10 +150,7 @@ def kv_layout(model: ModelSpec, engine: EngineSpec, node: NodeSpec) -> KVLayout:
     )
     if model.attention != "dsa":
         return layout
-    return KVLayout(
-        **{f: getattr(layout, f) for f in KVLayout.__slots__ if f != "hisparse"},
-        hisparse=_hisparse(model, engine, layout, leaders),
-    )
+    return replace(layout, hisparse=_hisparse(model, engine, layout, leaders))
 
 
 def require_hisparse(layout: KVLayout, model: ModelSpec) -> HiSparseLayout:

@@ -8,9 +8,9 @@ is there loads it before it runs. A running request still needs all its KV on th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from hisparse_sim.memory.base import NOTHING, Hit, Sequence, content_bound
 from hisparse_sim.memory.chunks import Access, ChunkStore, LruChunkStore
@@ -18,8 +18,7 @@ from hisparse_sim.memory.pool import Ids
 from hisparse_sim.memory.resident import BlockState, ResidentMemory, ResidentSizes
 
 
-@dataclass(slots=True, eq=False)
-class Job:
+class Job(Struct, eq=False):
     """A copy between GPU and host, ``blocks`` blocks. ``due``: the step it is reported with.
 
     Whoever runs the clock sets ``on_link`` while the bytes are under way: it is not reported before.
@@ -39,8 +38,7 @@ class Job:
         return len(self.content)
 
 
-@dataclass(frozen=True, slots=True)
-class OffloadSizes:
+class OffloadSizes(Struct, frozen=True):
     """Sizes of the GPU pool and of the chunks on the host.
 
     ``load_delay_steps`` none: whoever runs the clock calls ``OffloadMemory.finish`` for each load.

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from hisparse_sim.memory.base import MISS, NOTHING, Hit, Sequence, content_bound
 from hisparse_sim.memory.copies import PageCopies, PagedState
@@ -25,8 +25,7 @@ from hisparse_sim.memory.index_offload import IndexOffload
 from hisparse_sim.memory.pool import ZERO, HashedBlocks, Ids, Pool
 
 
-@dataclass(frozen=True, slots=True)
-class HiSparseSizes:
+class HiSparseSizes(Struct, frozen=True):
     """Pool sizes in blocks (null blocks not counted), and the thresholds derived from them."""
 
     block_size: int
@@ -52,8 +51,7 @@ ACTIVE_TAIL_PAGES = 2
 """The last pages of a request are never given up."""
 
 
-@dataclass(slots=True)
-class Writeback:
+class Writeback(Struct):
     """Pages ``[first, end)`` of a request on their way to the host."""
 
     due: int

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from hisparse_sim.memory.base import MISS, EngineDied, Hit, Sequence, content_bound
 from hisparse_sim.memory.copies import PageCopies
@@ -105,8 +105,7 @@ class ScatteredState:
         self.ready += int(gaps[0]) if len(gaps) else len(rest)
 
 
-@dataclass(slots=True)
-class ScatteredWriteback:
+class ScatteredWriteback(Struct):
     """Pages of a request on their way to the host."""
 
     due: int

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from itertools import accumulate
 from operator import neg, sub
 
 import numpy as np
+from msgspec import Struct
 
 from hisparse_sim.memory.base import MISS, NOTHING, Hit, Sequence, content_bound
 from hisparse_sim.memory.pool import HashedBlocks, Ids, Pool
 
 
-@dataclass(frozen=True, slots=True)
-class ResidentSizes:
+class ResidentSizes(Struct, frozen=True):
     """Pool size in blocks (the null block not counted)."""
 
     block_size: int

@@ -15,8 +15,9 @@ the batch; a hot buffer that finds no page to grow retracts, where SGLang raises
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from hisparse_sim.memory.base import MISS, Hit
 from hisparse_sim.memory.pool import NO_IDS, Pool
@@ -29,8 +30,7 @@ RETRACT_STEPS = 20
 """Decode steps that are provided for after a retraction (SGLANG_RETRACT_DECODE_STEPS)."""
 
 
-@dataclass(frozen=True, slots=True)
-class SGLangSizes:
+class SGLangSizes(Struct, frozen=True):
     """Pools in pages (the padding page not counted); ``buffer_pages`` of a full hot buffer, newest row's too.
 
     ``imports``: prompts arrive in the host pool (disaggregation_mode decode).

@@ -2,46 +2,33 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from hisparse_sim.memory.base import Hit
 from hisparse_sim.scheduler.request import Request
 
 
-class Step:
+class Step(Struct, eq=False):
     """What one step computes."""
 
-    __slots__ = (
-        "drafted",
-        "epochs",
-        "last",
-        "past",
-        "preempted",
-        "rider_tokens",
-        "riders",
-        "running",
-        "scheduled",
-        "step",
-        "waiting",
-    )
-
-    def __init__(self, step: int, riders: int = 0, rider_tokens: int = 0) -> None:
-        self.step = step
-        self.scheduled: dict[Request, int] = {}
-        """Tokens of each request, in schedule order; those that ride in the cohort apart."""
-        self.riders = riders
-        """Requests that ride in the cohort; each decodes one token."""
-        self.rider_tokens = rider_tokens
-        """Tokens that they had computed before, together."""
-        self.last: list[Request] = []
-        """Riders whose last token this step brings; they ride no longer."""
-        self.past: dict[Request, int] = {}
-        """Tokens computed before this step, of each scheduled request."""
-        self.epochs: dict[Request, tuple[int, bool]] = {}
-        """Epoch of each scheduled request, and whether the step samples a token for it."""
-        self.drafted: dict[Request, int] = {}
-        """Drafts among the tokens of each request that samples; empty without speculative decoding."""
-        self.preempted: list[Request] = []
-        self.running = 0
-        self.waiting = 0
+    step: int
+    riders: int = 0
+    """Requests that ride in the cohort; each decodes one token."""
+    rider_tokens: int = 0
+    """Tokens that they had computed before, together."""
+    running: int = 0
+    waiting: int = 0
+    scheduled: dict[Request, int] = {}
+    """Tokens of each request, in schedule order; those that ride in the cohort apart."""
+    last: list[Request] = []
+    """Riders whose last token this step brings; they ride no longer."""
+    past: dict[Request, int] = {}
+    """Tokens computed before this step, of each scheduled request."""
+    epochs: dict[Request, tuple[int, bool]] = {}
+    """Epoch of each scheduled request, and whether the step samples a token for it."""
+    drafted: dict[Request, int] = {}
+    """Drafts among the tokens of each request that samples; empty without speculative decoding."""
+    preempted: list[Request] = []
 
     def __bool__(self) -> bool:
         return bool(self.scheduled or self.riders)
@@ -67,36 +54,22 @@ class Step:
 class Decision(Step):
     """A step that was decided, not one of many alike."""
 
-    __slots__ = (
-        "admitted",
-        "dropped_tokens",
-        "given_up",
-        "hits",
-        "joined",
-        "left",
-        "lookups",
-        "resumed",
-        "short_of",
-    )
-
-    def __init__(self, step: int) -> None:
-        super().__init__(step)
-        self.joined: list[Request] = []
-        """Requests that ride from the next step on."""
-        self.left: list[Request] = []
-        """Requests that rode until now."""
-        self.admitted: list[Request] = []
-        self.resumed: list[Request] = []
-        self.given_up: list[Request] = []
-        """Preempted and not put back: see ``SchedulerConfig.give_up_after``."""
-        self.dropped_tokens = 0
-        """Computed tokens that the preempted requests lost (those they find again are counted too)."""
-        self.short_of = ""
-        """Why the waiting queue did not empty: tokens, places, GPU blocks, host blocks, loads."""
-        self.hits: dict[Request, Hit] = {}
-        """Prefix of each request that was admitted or began to load."""
-        self.lookups: list[tuple[Request, Hit]] = []
-        """Prefix of each waiting request that was tried."""
+    joined: list[Request] = []
+    """Requests that ride from the next step on."""
+    left: list[Request] = []
+    """Requests that rode until now."""
+    admitted: list[Request] = []
+    resumed: list[Request] = []
+    given_up: list[Request] = []
+    """Preempted and not put back: see ``SchedulerConfig.give_up_after``."""
+    dropped_tokens: int = 0
+    """Computed tokens that the preempted requests lost (those they find again are counted too)."""
+    short_of: str = ""
+    """Why the waiting queue did not empty: tokens, places, GPU blocks, host blocks, loads."""
+    hits: dict[Request, Hit] = {}
+    """Prefix of each request that was admitted or began to load."""
+    lookups: list[tuple[Request, Hit]] = []
+    """Prefix of each waiting request that was tried."""
 
 
 def in_order(scheduled: dict[Request, int]) -> dict[Request, int]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import simpy
+from msgspec import Struct, field
 
 from hisparse_sim.cost.work import StepCost, StepWork
 from hisparse_sim.scheduler.decision import Step
@@ -13,8 +13,7 @@ from hisparse_sim.simulation.lookups import Warmth
 from hisparse_sim.simulation.record import RequestRecord
 
 
-@dataclass(slots=True)
-class Batch:
+class Batch(Struct):
     """A step on its way through the GPU."""
 
     decision: Step
@@ -35,8 +34,7 @@ class Batch:
     """Whether the GPU has anything to do."""
 
 
-@dataclass(slots=True)
-class Life:
+class Life(Struct):
     """What the engine keeps of a request beside the scheduler's own record."""
 
     record: RequestRecord

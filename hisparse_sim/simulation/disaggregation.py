@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from hisparse_sim.memory.handover import HoldingMemory
 from hisparse_sim.scheduler.request import Request

@@ -22,7 +22,7 @@ from hisparse_sim.simulation.record import RequestRecord
 from hisparse_sim.simulation.recorder import AT_A_TIME, Recorder
 from hisparse_sim.simulation.replica import Replica, blocks_in, build_prefill, check_handover, peers_of
 from hisparse_sim.simulation.router import Instance, Router
-from hisparse_sim.simulation.rows import FIELDS
+from hisparse_sim.simulation.rows import FIELDS, Rows
 from hisparse_sim.simulation.summary import Totals
 
 Queue = list[tuple[float, int, int]]
@@ -73,8 +73,8 @@ class Fleet:
             if together and not number % dp:
                 lockstep = Lockstep(self._env)
             recorder = Recorder(
+                Rows(replica.memory.gpu.total // _ROW_GRAIN),
                 at_a_time=min(AT_A_TIME, max(128, _NOTED_STEPS // scenario.replicas)),
-                grain_blocks=replica.memory.gpu.total // _ROW_GRAIN,
                 requests=requests,
                 replica=len(self.engines),
             )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from hisparse_sim.cost.locality import STAGE_ENDS, Curve, MissModel
 from hisparse_sim.memory.base import NEVER
@@ -26,8 +27,7 @@ class Rows(NamedTuple):
 NONE = Rows(0, 0, 0)
 
 
-@dataclass(slots=True)
-class Warmth:
+class Warmth(Struct):
     """What a request's hot buffer knows: the lookups of the steps since it had ``origin`` tokens."""
 
     state: PagedState | None = None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from hisparse_sim.workload.request import RequestSpec, Session
 
 
-@dataclass(slots=True)
-class RequestRecord:
+class RequestRecord(Struct):
     """One request's life. Times are seconds of simulated time, None if it did not come so far."""
 
     id: str

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from hisparse_sim.cost.work import StepCost
 from hisparse_sim.simulation.gaps import Gaps, added
@@ -34,22 +34,20 @@ AT_A_TIME = 4096
 _DECODES = COUNTS.index("decodes")
 
 
-@dataclass(slots=True)
-class Recorder:
+class Recorder(Struct):
     """Collects requests, steps and totals of one run.
 
     Steps are only noted as they come, and worked up many at a time by ``settle``; what follows from them
     is true after that, and the same to the last bit however often it is called.
     """
 
-    grain_blocks: int = 0
-    """Free GPU blocks may change by so many within a row."""
+    rows: Rows = field(default_factory=Rows)
     replica: int = 0
     """Which engine of the run writes."""
     at_a_time: int = AT_A_TIME
     """Steps that are noted before they are worked up."""
-    requests: list[RequestRecord] = field(default_factory=list)
-    queue: list[tuple[float, int, int]] = field(default_factory=list)
+    requests: list[RequestRecord] = []
+    queue: list[tuple[float, int, int]] = []
     """(time, running, waiting) whenever one of them changes, as vLLM's gauges would show it.
 
     The engine counts when it schedules, so a request that arrives during a step is seen after it.
@@ -58,13 +56,12 @@ class Recorder:
     returned_s: float = 0.0
     """When the last batch came back."""
     gaps: Gaps = field(default_factory=Gaps)
-    rows: Rows = field(init=False)
     paid: list[float] = field(default_factory=lambda: list(StepCost()))
     """Costs of all steps together, in the order of ``StepCost``."""
     busy_s: float = 0.0
     link_s: float = 0.0
     """Steps waited so long for transfers, beyond their cost."""
-    short_of: dict[str, float] = field(default_factory=dict)
+    short_of: dict[str, float] = {}
     """Seconds during which requests waited, by what they lacked."""
     steps: int = 0
     prompt_tokens: int = 0
@@ -79,18 +76,15 @@ class Recorder:
     _lack: tuple[float, str] = (0.0, "")
     _settled_s: float = 0.0
     """End of the last step that is worked up."""
-    _runs: list[tuple[int, float, float, Counts, StepCost]] = field(default_factory=list)
+    _runs: list[tuple[int, float, float, Counts, StepCost]] = []
     """Of each run of equal steps noted since: how many, how many ride in the cohort, when the first began,
     and what is the same in each but for its attention."""
-    _ends_s: list[float] = field(default_factory=list)
-    _free_blocks: list[int] = field(default_factory=list)
-    _apart: list[float] = field(default_factory=list)
+    _ends_s: list[float] = []
+    _free_blocks: list[int] = []
+    _apart: list[float] = []
     """Step, gap and tokens where tokens of one step came after different gaps."""
-    _moved: list[tuple[int, int, int]] = field(default_factory=list)
+    _moved: list[tuple[int, int, int]] = []
     """Step, and bytes to and from the device that are counted with it."""
-
-    def __post_init__(self) -> None:
-        self.rows = Rows(self.grain_blocks)
 
     @property
     def cost(self) -> StepCost:

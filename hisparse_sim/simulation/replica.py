@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hisparse_sim.cost.profile import Profile, load_profile
 from hisparse_sim.cost.step import StepCostModel
@@ -23,8 +24,7 @@ from hisparse_sim.scheduler.config import SchedulerConfig
 from hisparse_sim.scheduler.step import Scheduler
 
 
-@dataclass(frozen=True, slots=True)
-class Replica:
+class Replica(Struct, frozen=True):
     """Everything that one replica is made of, ready to run."""
 
     pools: PoolSizes

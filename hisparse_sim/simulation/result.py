@@ -6,9 +6,10 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from hisparse_sim import __version__
 from hisparse_sim.errors import InputError
@@ -26,8 +27,7 @@ INTERRUPTED = "still under way when the run was interrupted"
 SO_FAR = "still under way when this was written; the run went on"
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """One run. ``timing`` is about the machine that simulated, everything else about the scenario."""
 
     scenario: Scenario

@@ -23,7 +23,7 @@ class StepRow(NamedTuple):
     decodes: int
     prefill_tokens: int
     gpu_free_blocks: int
-    """After the first of them; later ones differ by at most ``Recorder.grain_blocks``."""
+    """After the first of them; later ones differ by at most ``Rows.grain_blocks``."""
     host_free_blocks: int
     preemptions: int
     resident_pages: int
@@ -75,7 +75,7 @@ class Rows:
     below 2^53, as floats. However many steps are added at a time, the rows are the same to the last bit.
     """
 
-    def __init__(self, grain_blocks: int) -> None:
+    def __init__(self, grain_blocks: int = 0) -> None:
         self.grain_blocks = grain_blocks
         self.closed: list[Floats] = []
         """Tables of rows that are complete."""

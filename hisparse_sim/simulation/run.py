@@ -7,10 +7,10 @@ import os
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import simpy
+from msgspec.structs import replace
 
 from hisparse_sim.errors import HiSparseError
 from hisparse_sim.scenario.scenario import Scenario

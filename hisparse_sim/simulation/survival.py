@@ -6,12 +6,13 @@ The real engine raises and dies, or goes on for ever without getting anywhere; a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
-@dataclass(slots=True)
-class Ending:
+
+class Ending(Struct):
     """``requests``: that failed by it; ``error``: what happened, or the engine's own words."""
 
     name: str

@@ -7,11 +7,11 @@ they agree on all content up to its end.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 
 class Segment(NamedTuple):
@@ -37,8 +37,7 @@ class BlockHashes(NamedTuple):
 Content = tuple[Segment, ...] | BlockHashes
 
 
-@dataclass(frozen=True, slots=True)
-class RequestSpec:
+class RequestSpec(Struct, frozen=True):
     """One request of a session.
 
     ``content`` covers the prompt and, as far as it is known, the output (a later turn of a
@@ -56,8 +55,7 @@ class RequestSpec:
     priority: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(Struct, frozen=True):
     """Requests that belong together.
 
     ``start_s``: not before that time, and under a cap on live sessions not before a client is free;
@@ -67,7 +65,7 @@ class Session:
     id: str
     requests: Sequence[RequestSpec]
     start_s: float | None = None
-    tags: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = {}
     """``tenant``: who asks; ``session``: what it was called where it was recorded, if that is not ``id``."""
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from hisparse_sim.workload.content import Prefix, cut, said
 from hisparse_sim.workload.request import RequestSpec, Segment
 
 
-@dataclass(slots=True)
-class Turn:
+class Turn(Struct):
     """One request of an agent or a person.
 
     ``new_tokens`` of the prompt were never sent before; of the first turn that is the whole prompt.
@@ -25,8 +25,7 @@ class Turn:
     agents: Sequence[Agent] = ()
 
 
-@dataclass(slots=True)
-class Agent:
+class Agent(Struct):
     """Turns that follow each other in one context, whose prompts begin with ``prefix``."""
 
     name: str

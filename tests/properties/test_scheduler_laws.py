@@ -6,7 +6,6 @@ docs/explanation/laws.md states each law and names its test here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from books import check_blocks, check_pages
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from random_scenarios import KINDS, drawn, pages, scenario, steps
 
 from hisparse_sim.memory.residency import HiSparseMemory

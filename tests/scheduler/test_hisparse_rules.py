@@ -7,9 +7,8 @@ block 0 of each pool is never handed out, and write-backs are reported in the st
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from small_engines import THREE_GROUPS, hit, replay, run, total, when
 
 from hisparse_sim.memory.index_offload import IndexOffload

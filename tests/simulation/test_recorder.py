@@ -12,7 +12,7 @@ from hisparse_sim.cost.work import StepCost
 from hisparse_sim.simulation.columns import PIECE_ROWS, StepLog
 from hisparse_sim.simulation.record import RequestRecord
 from hisparse_sim.simulation.recorder import Recorder
-from hisparse_sim.simulation.rows import COUNTS, FIELDS, Counts, StepRow
+from hisparse_sim.simulation.rows import COUNTS, FIELDS, Counts, Rows, StepRow
 
 GRAIN = 3
 
@@ -57,7 +57,7 @@ def recorded(
     noted: list[Noted], *, one_by_one: bool, settled: set[int]
 ) -> tuple[Recorder, list[RequestRecord]]:
     """``settled``: after which runs all is worked up. A request rides from each run to the next but one."""
-    recorder = Recorder(grain_blocks=GRAIN, replica=2)
+    recorder = Recorder(Rows(GRAIN), replica=2)
     riding: list[RequestRecord] = []
     left: list[RequestRecord] = []
     end_s = 0.0

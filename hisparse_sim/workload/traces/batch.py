@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from hisparse_sim.errors import InputError
 from hisparse_sim.scenario.workload import MAX_S
@@ -17,8 +17,7 @@ from hisparse_sim.workload.remembered import RecentNames
 Mask = npt.NDArray[np.bool_]
 
 
-@dataclass(slots=True)
-class IdLists:
+class IdLists(Struct):
     """A list of ids for each request, one behind the other: ``flat[ends[i - 1]:ends[i]]``."""
 
     flat: Ints
@@ -41,8 +40,7 @@ class IdLists:
         return IdLists(self.flat[np.repeat(kept, lengths)], np.cumsum(lengths[keep]))
 
 
-@dataclass(slots=True)
-class Batch:
+class Batch(Struct):
     """Some requests in the order of their file.
 
     ``arrival_s`` is NaN where the file gives none; before ``check`` it is in the file's own clock.
@@ -55,9 +53,9 @@ class Batch:
     prompt_tokens: Ints
     output_tokens: Ints
     ids: IdLists | None = None
-    more: dict[str, Any] = field(default_factory=dict)
+    more: dict[str, Any] = {}
     copy: int = 0
-    problems: list[tuple[int, str]] = field(default_factory=list)
+    problems: list[tuple[int, str]] = []
     """Lines that could not be read, and why; they have no row here."""
 
     def __len__(self) -> int:

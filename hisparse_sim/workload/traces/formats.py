@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from hisparse_sim.errors import InputError
 from hisparse_sim.scenario.validate import nearest
@@ -29,8 +30,7 @@ PLAIN_HEADER = "hisparse-sim/workload/1"
 """``format`` of the first line (or the metadata) of a saved workload."""
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(Struct, frozen=True):
     """``names``: of each field, what it may be called; the first that is there counts.
 
     ``unit_s``: seconds a tick of its clock; none: told from the first value. ``marks``: names (in lower
@@ -120,8 +120,7 @@ FORMATS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """How to read a file: its format, and the name in the file of each field it has.
 
     ``header``: the columns of a table, none for lines of JSON. ``first_line`` of the requests.

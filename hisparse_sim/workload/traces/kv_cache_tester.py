@@ -12,20 +12,19 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from hisparse_sim.errors import InputError
 from hisparse_sim.scenario.workload import MAX_COUNT, MAX_S
 from hisparse_sim.workload.traces.blocks import check_kind
 
 
-@dataclass(slots=True)
-class AgentRequest:
+class AgentRequest(Struct):
     """One recorded request; times in seconds of its agent. ``ids``: of the full blocks of the prompt."""
 
     id: str
@@ -39,8 +38,7 @@ class AgentRequest:
     """Sub-agents whose result came back between the request before this one and this one."""
 
 
-@dataclass(slots=True)
-class Agent:
+class Agent(Struct):
     """Requests that follow each other; of a sub-agent also when it returned and how long it took.
 
     ``returned_s`` is in seconds of the parent. ``unread`` are sub-agents that returned after the
@@ -48,8 +46,8 @@ class Agent:
     """
 
     name: str
-    requests: list[AgentRequest] = field(default_factory=list)
-    unread: list[Agent] = field(default_factory=list)
+    requests: list[AgentRequest] = []
+    unread: list[Agent] = []
     returned_s: float = 0.0
     duration_s: float | None = None
 
@@ -63,8 +61,7 @@ class Agent:
             yield from agent.walk()
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedSession:
+class RecordedSession(Struct, frozen=True):
     """A file's content."""
 
     block_tokens: int

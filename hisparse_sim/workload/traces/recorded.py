@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hisparse_sim.errors import InputError
 from hisparse_sim.scenario.workload import TraceSpec
@@ -130,8 +131,7 @@ class RecordedSessions:
         return kept
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """Requests ``first`` to ``end`` of a file, as they come when it starts at ``start_s``."""
 
     start_s: float
@@ -141,8 +141,7 @@ class _Part:
     end: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(Struct, frozen=True):
     """A request to replay, and when it started and ended in the recording, in seconds of its session."""
 
     request: RequestSpec
