@@ -15,6 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 from pydantic import ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from hisparse_sim.cost.hardware import Build, Hardware
@@ -90,9 +91,9 @@ class Profile(Record):
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of what the profile states, as canonical JSON; fields left out count as defaults."""
+        """SHA-256 of what the profile states, as JSON with sorted keys; fields left out count as defaults."""
         data = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-        return sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        return sha256(msgspec.json.encode(data, order="sorted")).hexdigest()
 
     @cached_property
     def _known_sizes(self) -> dict[tuple[str, str], list[int]]:
@@ -215,7 +216,11 @@ def read_json(path: Path, schema: str) -> dict[str, object]:
     """The object in a JSON file that says it follows ``schema``. Raises ``InputError``."""
     check_regular(path)
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        data = path.read_bytes()
+        try:
+            raw = msgspec.json.decode(data)
+        except ValueError:  # slower, but it names the line, and takes NaN to the field that has it
+            raw = json.loads(data)
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from error
     except (ValueError, RecursionError) as error:
