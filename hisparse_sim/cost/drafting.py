@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from hisparse_sim.cost.work import StepCost, StepWork
 from hisparse_sim.scenario.engine import EngineSpec
 from hisparse_sim.scenario.model import ModelSpec
@@ -34,7 +36,7 @@ class Drafting:
         if not work.sampled:
             return 0.0
         requests = work.sampled - work.draft_tokens
-        first = self._price(work._replace(sampled=requests)).total_s
+        first = self._price(replace(work, sampled=requests)).total_s
         if self._drafts == 1:
             return first
         context = work.decode_context_tokens + sum(new + past for new, past in work.prefills)

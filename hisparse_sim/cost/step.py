@@ -6,6 +6,8 @@ from math import ceil, hypot
 from sys import maxsize
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from hisparse_sim.cost.dense_attention import DenseAttention
 from hisparse_sim.cost.domain import Domain, Limit, Outside
 from hisparse_sim.cost.drafting import Drafting, mtp_layer
@@ -265,9 +267,9 @@ class StepCostModel:
 
     def beside(self, work: StepWork, cost: StepCost, group_tokens: int) -> StepCost:
         """``cost`` of ``work`` once it is known what the other DP replicas bring to the same experts."""
-        now = self.step(work._replace(group_tokens=group_tokens))
-        return cost._replace(
-            moe_s=now.moe_s, gather_s=now.gather_s, mirror_s=now.mirror_s, draft_s=now.draft_s
+        now = self.step(replace(work, group_tokens=group_tokens))
+        return replace(
+            cost, moe_s=now.moe_s, gather_s=now.gather_s, mirror_s=now.mirror_s, draft_s=now.draft_s
         )
 
     def decode_work(

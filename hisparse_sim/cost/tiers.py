@@ -8,7 +8,8 @@ gathers run ahead of their layers on a side stream; in a mixed step each layer g
 from __future__ import annotations
 
 from math import ceil
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from hisparse_sim.cost.links import LinkRates
 from hisparse_sim.cost.profile import Profile
@@ -16,7 +17,7 @@ from hisparse_sim.cost.work import StepCost, StepWork
 from hisparse_sim.scenario.node import NodeSpec
 
 
-class TierCost(NamedTuple):
+class TierCost(Struct, frozen=True):
     """Seconds on the critical path and traffic, as in :class:`~hisparse_sim.cost.work.StepCost`."""
 
     resolve_s: float

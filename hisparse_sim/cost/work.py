@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import add
-from typing import NamedTuple
+from msgspec import Struct
+from msgspec.structs import astuple, replace
 
 
-class StepWork(NamedTuple):
+class StepWork(Struct, frozen=True):
     """The work of one engine step on one DP replica, as the scheduler decided it.
 
     Counts are of the whole replica; its TP ranks share them. Lookups, staging and mirroring are 0
@@ -36,19 +35,13 @@ class StepWork(NamedTuple):
     group_tokens: int = 0
     """Tokens of all DP replicas that run their experts together; 0: as many on each as here."""
 
-    @classmethod
-    def decoding(cls, requests: int, context_tokens: int) -> StepWork:
-        """One token of each, outside HiSparse."""
-        # As the class would make it, in half the time.
-        return tuple.__new__(cls, (requests, context_tokens, (), 0, requests, 0.0, 0.0, 0.0, 0, 0, 0))
-
     @property
     def tokens(self) -> int:
         """Tokens through the model."""
         return self.decode_requests + self.draft_tokens + sum(new for new, _ in self.prefills)
 
 
-class StepCost(NamedTuple):
+class StepCost(Struct, frozen=True):
     """Seconds of one step by part, each on the step's critical path, and the bytes it moves.
 
     Parts add up to :attr:`total_s`: what is hidden behind another part is not in them.
@@ -86,12 +79,20 @@ class StepCost(NamedTuple):
 
     def with_attention(self, attention_s: float) -> StepCost:
         """The same cost with another attention."""
-        return tuple.__new__(StepCost, (attention_s, *self[1:]))  # _replace takes seven times as long
+        return replace(self, attention_s=attention_s)
+
+    @property
+    def parts_s(self) -> tuple[float, ...]:
+        """Seconds by part, in the order of the fields."""
+        return astuple(self)[:PARTS]
 
     @property
     def others_s(self) -> float:
         """Seconds of the step without its attention."""
-        return reduce(add, self[1:PARTS])  # from Python 3.12 on, sum rounds otherwise than adding does
+        return (
+            self.moe_s + self.dense_s + self.allreduce_s + self.head_s + self.overhead_s + self.resolve_s
+            + self.gather_s + self.staging_s + self.mirror_s + self.draft_s + self.peers_s
+        )  # fmt: skip
 
     @property
     def total_s(self) -> float:
@@ -99,5 +100,5 @@ class StepCost(NamedTuple):
         return self.attention_s + self.others_s
 
 
-PARTS = StepCost._fields.index("h2d_bytes")
+PARTS = StepCost.__struct_fields__.index("h2d_bytes")
 """How many of its fields, from the first on, are seconds of the step."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from hisparse_sim.cost.work import PARTS, StepWork
 from hisparse_sim.estimate.concurrency import ModePools
@@ -112,7 +113,8 @@ class Chunks:
 
     def _chunk(self, new: int, past: float, history: float) -> Floats:
         beside, hisparse = self._beside, self._cost.misses is not None
-        work = beside._replace(
+        work = replace(
+            beside,
             prefills=((new, round(past)),),
             staged_tokens=round(history * self._host_share) if hisparse else 0,
             mirrored_tokens=beside.mirrored_tokens + new if hisparse else 0,
@@ -146,7 +148,7 @@ class _Work:
 
 
 def _parts(cost: StepCostModel, work: StepWork) -> Floats:
-    return np.array(cost.step(work)[:PARTS])
+    return np.array(cost.step(work).parts_s)
 
 
 class Steady:

@@ -154,7 +154,7 @@ class PageCopies:
     def _lost(self, slot: int, which: Ids | int, pages: int) -> None:
         state = self.states[slot]
         assert state is not None
-        state.copy[which] = -1
+        state.copy[which] = MINUS_ONE
         state.host_only += pages
         self.host_only += pages
         state.unpinned -= pages

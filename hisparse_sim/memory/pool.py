@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 Ids = npt.NDArray[np.int64]
 NO_IDS: Ids = np.empty(0, dtype=np.int64)
@@ -92,7 +93,7 @@ class Table(Protocol):
         """The pool has handed out (some block of) each of these items: they are gone."""
 
 
-class _Run:
+class _Run(Struct, eq=False):
     """Consecutive entries of a free list: ``count`` anonymous blocks, or items of a table.
 
     An item is still here only while its stamp is the run's: taking one out of the middle of the
@@ -103,24 +104,19 @@ class _Run:
     those ``ended`` follow, anonymous.
     """
 
-    __slots__ = ("count", "ended", "ids", "pos", "spread", "stamp", "table")
-
-    def __init__(
-        self, count: int, table: Table | None = None, ids: Any = None, stamp: int = 0, *, spread: bool = False
-    ) -> None:
-        self.count = count
-        self.table = table
-        self.ids = ids
-        self.pos = 0
-        self.stamp = stamp
-        self.spread = spread
-        self.ended = 0
+    count: int
+    table: Table | None = None
+    ids: Any = None
+    stamp: int = 0
+    spread: bool = False
+    pos: int = 0
+    ended: int = 0
 
 
 class Pool:
     """A free list of ``blocks`` blocks. Block 0 (vLLM's null block) is not part of it."""
 
-    __slots__ = ("_absent", "_runs", "_stamp", "free", "total")
+    __slots__ = ("_absent", "_runs", "_stamp", "_stamping", "free", "total")
 
     def __init__(self, blocks: int) -> None:
         self.total = blocks
@@ -128,6 +124,8 @@ class Pool:
         self._runs: deque[_Run] = deque([_Run(blocks)])
         self._stamp = 0
         self._absent = 0
+        self._stamping = False
+        """Whether anything was ever taken out of the middle: until then no item needs its stamp."""
 
     def push_front(self, blocks: int) -> None:
         """Put anonymous blocks at the very front."""
@@ -160,8 +158,9 @@ class Pool:
             return
         weight = table.weight
         self._stamp += 1
-        table.stamp.a[ids] = self._stamp
-        self._runs.append(_Run(0, table, ids, self._stamp, spread=spread and weight > 1))
+        if self._stamping:
+            table.stamp.a[ids] = self._stamp
+        self._runs.append(_Run(0, table, ids, self._stamp, spread and weight > 1))
         self.free += n * weight
 
     def remove(self, table: Table, ids: Ids) -> None:
@@ -169,6 +168,11 @@ class Pool:
         n = len(ids)
         if not n:
             return
+        if not self._stamping:
+            self._stamping = True
+            for run in self._runs:
+                if run.table is not None:
+                    run.table.stamp.a[run.ids[run.pos :]] = run.stamp
         table.stamp.a[ids] = 0
         self.free -= n * table.weight
         self._absent += n

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from hisparse_sim.cost.work import PARTS, StepCost, StepWork
 from hisparse_sim.estimate.concurrency import overhead_variants
@@ -14,7 +15,7 @@ from hisparse_sim.planning.screen import Screen, Screened
 from hisparse_sim.planning.slo import GOODPUT, Goal
 
 DRAWS = 100
-NAMES = tuple(field.removesuffix("_s") for field in StepCost._fields[:PARTS])
+NAMES = tuple(field.removesuffix("_s") for field in StepCost.__struct_fields__[:PARTS])
 _CHUNK = 2048
 
 
@@ -26,7 +27,8 @@ def uncertainties(steady: Steady) -> Floats:
     cost, context = steady.cost, round(steady.mix.context_tokens)
     work = cost.decode_work(max(1, steady.most // 2), context, 0.5 if cost.misses is not None else 1.0)
     new = max(1, min(_CHUNK, steady.chunks.chunk_tokens))
-    mixed: StepWork = work._replace(
+    mixed: StepWork = replace(
+        work,
         prefills=((new, context // 2),),
         staged_tokens=context // 2 if cost.misses is not None else 0,
         mirrored_tokens=work.mirrored_tokens + new if cost.misses is not None else 0,

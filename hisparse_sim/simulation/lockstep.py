@@ -6,6 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 import simpy
+from msgspec.structs import replace
 from simpy.events import EventPriority
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Lockstep:
         now = self.env.now
         for _, batch, _ in own:
             # Each replica has waited for its own work and its own copies already.
-            batch.cost = batch.cost._replace(peers_s=now - batch.end_s)
+            batch.cost = replace(batch.cost, peers_s=now - batch.end_s)
             batch.end_s = now
             assert batch.done is not None
             batch.done.succeed()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from operator import add
 from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import astuple
 
 from hisparse_sim.cost.work import StepCost
 from hisparse_sim.simulation.gaps import Gaps, added
@@ -56,7 +57,7 @@ class Recorder(Struct):
     returned_s: float = 0.0
     """When the last batch came back."""
     gaps: Gaps = field(default_factory=Gaps)
-    paid: list[float] = field(default_factory=lambda: list(StepCost()))
+    paid: list[float] = field(default_factory=lambda: list(astuple(StepCost())))
     """Costs of all steps together, in the order of ``StepCost``."""
     busy_s: float = 0.0
     link_s: float = 0.0
@@ -94,7 +95,7 @@ class Recorder(Struct):
     @property
     def parts(self) -> dict[str, float]:
         """Seconds of engine steps by part of their cost; ``link``: waiting for a transfer."""
-        named = zip(StepCost._fields, self.cost, strict=True)
+        named = zip(StepCost.__struct_fields__, self.paid, strict=True)
         parts = {name.removesuffix("_s"): value for name, value in named if name.endswith("_s") and value}
         return parts | ({"link": self.link_s} if self.link_s else {})
 
@@ -148,7 +149,7 @@ class Recorder(Struct):
         if records:
             riders = self._tokens(end_s, records, riders)
         self._runs.append((1, riders, start_s, counts, cost))
-        self.paid[0] += cost[0]
+        self.paid[0] += cost.attention_s
         self._ends_s.append(end_s)
         self._free_blocks.append(free_blocks)
         self.returned_s = end_s
@@ -242,7 +243,7 @@ class Recorder(Struct):
 
         self.gaps.add(base, ends_s - befores_s, np.repeat(_array(riders), times), self._apart)
         self._apart.clear()
-        for part, values in enumerate(_columns(costs, len(self.paid))):
+        for part, values in enumerate(_columns(map(astuple, costs), len(self.paid))):
             if part and any(values):  # a step's attention, the first part, is its own
                 self.paid[part] = added(self.paid[part], np.repeat(_array(values), times))
         # Only the first step of a run may begin later than the one before it ended.
@@ -265,7 +266,7 @@ class Recorder(Struct):
         self.rows.add(steps)
 
 
-def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[tuple[Any, ...]]:
+def _columns(rows: Iterable[tuple[Any, ...]], width: int) -> list[tuple[Any, ...]]:
     """The values of each column; empty ones if there is no row."""
     return list(zip(*rows, strict=True)) or [()] * width
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator
 from typing import Any, cast
 
 import simpy
+from msgspec.structs import replace
 
 from hisparse_sim.cost.work import StepCost
 from hisparse_sim.memory.handover import Arrivals
@@ -75,7 +76,8 @@ class Traffic:
             return cost
         self.host_bytes[H2D] += restored * self._replica.ranks
         self.host_bytes[D2H] += stored * self._replica.ranks
-        return cost._replace(
+        return replace(
+            cost,
             staging_s=cost.staging_s + restored / self.link.rates[H2D],
             h2d_bytes=cost.h2d_bytes + restored,
             d2h_bytes=cost.d2h_bytes + stored,

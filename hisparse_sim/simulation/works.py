@@ -103,7 +103,7 @@ class Works:
         riders = cohort.size
         context = cohort.tokens + riders
         if self.lookups is None:
-            return StepWork.decoding(riders, context), NEVER
+            return StepWork(riders, context, sampled=riders), NEVER
         rows, missed, most_missed = self.lookups.total(cohort.steps)
         work = StepWork(
             riders,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import astuple, replace
 
 from hisparse_sim.cost.domain import Domain, Outside
 from hisparse_sim.cost.profile import load_profile
@@ -32,7 +33,7 @@ def prompt_s(model: StepCostModel, tokens: int, *, past: int = 0, budget: int = 
     parts = np.zeros(10)
     while tokens:
         new = min(tokens, budget)
-        parts += np.array(model.step(StepWork(prefills=((new, past),), sampled=1))[:10])
+        parts += np.array(model.step(StepWork(prefills=((new, past),), sampled=1)).parts_s[:10])
         past, tokens = past + new, tokens - new
     return parts
 
@@ -53,12 +54,12 @@ def test_decodes_priced_together_cost_what_each_alone_does_to_the_last_bit(
     model = cost_model(name, **({"mode": "hisparse"} if hisparse else {}))
     work = StepWork(batch, context, sampled=batch)
     if hisparse:
-        work = work._replace(
-            lookup_rows=rows, miss_rows=rows / 7, miss_rows_max=rows / 9, mirrored_tokens=batch
+        work = replace(
+            work, lookup_rows=rows, miss_rows=rows / 7, miss_rows_max=rows / 9, mirrored_tokens=batch
         )
     contexts = range(context, context + steps * batch, batch)
     model.outside = Outside(model.outside.domain)
-    each = [model.step(work._replace(decode_context_tokens=c)) for c in contexts]
+    each = [model.step(replace(work, decode_context_tokens=c)) for c in contexts]
     one_by_one, model.outside = model.outside, Outside(model.outside.domain)
     first = model.unnoted(work)
     assert first == each[0]
@@ -213,11 +214,11 @@ def test_more_work_never_costs_less(
     if what in ("new", "past") and work.prefills:
         new, past = work.prefills[0]
         first = (new + more, past) if what == "new" else (new, past + more)
-        larger = work._replace(prefills=(first, *work.prefills[1:]))
+        larger = replace(work, prefills=(first, *work.prefills[1:]))
     elif what in ("new", "past", "chunk"):
-        larger = work._replace(prefills=(*work.prefills, (more, 10 * more)))
+        larger = replace(work, prefills=(*work.prefills, (more, 10 * more)))
     else:
-        larger = work._replace(**{what: getattr(work, what) + more})
+        larger = replace(work, **{what: getattr(work, what) + more})
     small, large = model.step(work), model.step(larger)
     assert large.total_s >= small.total_s * (1 - 1e-12)
     assert large.h2d_bytes >= small.h2d_bytes and large.d2h_bytes >= small.d2h_bytes
@@ -248,11 +249,11 @@ def test_resident_rows_cost_no_resolve_and_no_gather() -> None:
 def test_prefetch_hides_followers_gathers_only_in_pure_decode_steps() -> None:
     model = cost_model(mode="hisparse")
     pure = model.decode_work(16, 80_000, 0.0)
-    alone, mixed = model.step(pure), model.step(pure._replace(prefills=((64, 0),)))
+    alone, mixed = model.step(pure), model.step(replace(pure, prefills=((64, 0),)))
     assert alone.gather_s < 0.6 * mixed.gather_s
     every_layer_leads = cost_model("glm-5", mode="hisparse")
     pure = every_layer_leads.decode_work(16, 80_000, 0.0)
-    mixed_work = pure._replace(prefills=((64, 0),))
+    mixed_work = replace(pure, prefills=((64, 0),))
     assert every_layer_leads.step(pure).gather_s == every_layer_leads.step(mixed_work).gather_s
 
 
@@ -385,8 +386,12 @@ def test_more_gpus_and_another_sharding_move_the_price() -> None:
     assert cost_model(tp=1, dp=8).decode_tpot_s(8, 4000) != cost_model().decode_tpot_s(8, 4000)
 
 
-def test_short_cuts_make_what_the_classes_make() -> None:
-    assert StepWork.decoding(3, 500) == StepWork(3, 500, sampled=3)
-    cost = StepCost(*range(len(StepCost._fields)))
-    assert cost.with_attention(7.5) == cost._replace(attention_s=7.5)
-    assert type(cost.with_attention(7.5)) is StepCost
+def test_a_cost_is_the_sum_of_its_seconds() -> None:
+    cost = StepCost(*(2.0**n for n in range(len(StepCost.__struct_fields__))))
+    parts = [
+        value
+        for name, value in zip(StepCost.__struct_fields__, astuple(cost), strict=True)
+        if name.endswith("_s")
+    ]
+    assert cost.parts_s == tuple(parts)
+    assert cost.total_s == sum(parts) == cost.attention_s + cost.others_s

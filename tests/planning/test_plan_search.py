@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hisparse_sim.cost.profile import profile_for
 from hisparse_sim.cost.step import StepCostModel
@@ -263,8 +264,8 @@ def test_no_step_price_hangs_on_what_screening_shares_prices_over(field: str) ->
 
     def seconds(engine: Any) -> float:
         cost = StepCostModel(base.model, base.node, engine, profile)
-        work: StepWork = cost.decode_work(9, 50_000, 0.3)._replace(
-            prefills=((2000, 9000),), staged_tokens=900
+        work: StepWork = replace(
+            cost.decode_work(9, 50_000, 0.3), prefills=((2000, 9000),), staged_tokens=900
         )
         return cost.step(work).total_s
 

@@ -136,11 +136,16 @@ class Sealed(Request):
     @property
     def end_tokens(self) -> int:
         assert not Sealed.deciding, f"a decision looks at how long {self.id} will be"
-        return self._end
+        return Request.end_tokens.__get__(self)
 
     @end_tokens.setter
     def end_tokens(self, value: int) -> None:
-        self._end = value
+        Request.end_tokens.__set__(self, value)
+
+    @property
+    def output_tokens(self) -> int | None:
+        assert not Sealed.deciding, f"a decision looks at how long {self.id} will be"
+        return Request.output_tokens.__get__(self)
 
 
 def sealed(decide: Callable[..., Any]) -> Callable[..., Any]:
