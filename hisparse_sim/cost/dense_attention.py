@@ -96,7 +96,7 @@ class DenseAttention:
         """
         if not prefills and not drafts:
             own_s, context_s, doubling_s = self._lines.get(batch) or self._line(batch)
-            doublings = log2(max(1.0, context_tokens / _SHORT_TOKENS))
+            doublings = log2(max(_SHORT_TOKENS, context_tokens))
             return own_s + context_s * context_tokens + doubling_s * doublings
         tokens, core = float(batch + drafts), context_tokens * self._context_s
         if batch:
@@ -115,13 +115,16 @@ class DenseAttention:
     def decodes_s(self, batch: int, contexts: Sequence[int]) -> list[float]:
         """``step_s`` of each of several steps that only decode, in the order of their contexts."""
         own_s, context_s, doubling_s = self._lines.get(batch) or self._line(batch)
-        if contexts[0] > _SHORT_TOKENS:
-            return [own_s + context_s * n + doubling_s * log2(n / _SHORT_TOKENS) for n in contexts]
-        return [own_s + context_s * n + doubling_s * log2(max(1.0, n / _SHORT_TOKENS)) for n in contexts]
+        longer = contexts if contexts[0] >= _SHORT_TOKENS else [max(_SHORT_TOKENS, n) for n in contexts]
+        return [
+            own_s + context_s * n + doubling_s * d for n, d in zip(contexts, map(log2, longer), strict=True)
+        ]
 
     def _line(self, batch: int) -> tuple[float, float, float]:
-        """Seconds of a step that only decodes, a token in context, and a doubling of those; remembered."""
+        """Seconds of a step that only decodes one token of context, a token more, and a doubling of those;
+        remembered."""
         own_s = self._machine.matrices_s(self._weights, float(batch)) + self._base_s + self._row_s * batch
+        own_s -= self._doubling_s * log2(_SHORT_TOKENS)
         layers = self._layers
         line = self._lines[batch] = layers * own_s, layers * self._context_s, layers * self._doubling_s
         return line
