@@ -270,7 +270,7 @@ def samples(times_s: Floats, values: Floats, end_s: float) -> Floats:
         return np.empty(0)
     count = SHORT_RUN_SAMPLES if end_s < SHORT_RUN_S else min(math.floor(end_s / SAMPLE_S), MOST_SAMPLES)
     every_s = SAMPLE_S if SHORT_RUN_SAMPLES < count < MOST_SAMPLES else end_s / count
-    at = every_s * np.arange(1, count + 1)
+    at = np.minimum(every_s * np.arange(1, count + 1), end_s)  # the last may be rounded to after the end
     index = np.searchsorted(times_s, at, side="left") - 1
     return np.where(index >= 0, values[np.maximum(index, 0)], 0.0)
 

@@ -110,6 +110,12 @@ def test_a_sample_at_the_moment_of_a_change_sees_what_was_before():
     assert sampled([(0.0, 1, 0), (30.0, 9, 0)], 600.0)[:2].tolist() == [1, 9]
 
 
+@given(end_s=st.integers(1, 10**15).map(lambda ns: ns / 1e9))
+def test_the_last_sample_is_not_after_the_end(end_s):
+    # A twentieth of a time, twenty times, may be a little more than it.
+    assert sampled([(0.0, 7, 0), (end_s, 0, 0)], end_s).all()
+
+
 def test_running_mean_drops_zeros_and_the_waiting_share_does_not():
     recorder = Recorder(requests=[record(0, 1, 600)], queue=[(0.0, 4, 2), (150.0, 0, 0), (450.0, 2, 0)])
     summary = summarise(recorder, end_s=600.0)
