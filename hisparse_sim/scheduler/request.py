@@ -22,7 +22,10 @@ class Status(IntEnum):
 
 
 class Request(Struct, eq=False):
-    """One request. Token counts are of prompt and output together unless said."""
+    """One request. Token counts are of prompt and output together unless said.
+
+    What comes after ``user`` is kept by the scheduler and the memory.
+    """
 
     id: str
     prompt_tokens: int
