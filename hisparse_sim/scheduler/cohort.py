@@ -32,6 +32,8 @@ class Cohort:
         self._orders: list[int] = []
         self._riding: dict[int, Request] = {}
         self._due: list[tuple[int, int, Request]] = []
+        """Who has to leave when; the first is always somebody who rides."""
+        self._first_due = NEVER
 
     def __iter__(self) -> Iterator[Request]:
         """In the order of admission."""
@@ -56,7 +58,7 @@ class Cohort:
             insort(self._orders, request.order)
         else:
             self._orders.append(request.order)
-        heappush(self._due, (request.due, request.order, request))
+        self._has_to_leave(request)
 
     def leave(self, request: Request) -> None:
         """A request rides no longer; its own record says again what it has computed."""
@@ -67,6 +69,8 @@ class Cohort:
         self.wary -= request.quiet_while_free
         del self._riding[request.order]
         del self._orders[bisect_left(self._orders, request.order)]
+        if request.due <= self._first_due:
+            self._forget_gone()
 
     def computed(self, request: Request) -> int:
         """Computed tokens of a request that rides."""
@@ -79,34 +83,41 @@ class Cohort:
 
     def overdue(self) -> Iterator[Request]:
         """Those that must not ride in the next step; each must leave before the next is asked for."""
-        while self._settle() <= self.steps:
+        while self._first_due <= self.steps:
             yield self._due[0][2]
 
     def take_due(self) -> list[Request]:
         """Those that must not ride in the next step; each must leave, or is ``still_due``."""
         due: list[Request] = []
-        while self._settle() <= self.steps:
+        while self._first_due <= self.steps:
             request = heappop(self._due)[2]
             if not due or due[-1] is not request:  # it may have left and come again
                 due.append(request)
+            self._forget_gone()
         return due
 
     def still_due(self, requests: Iterable[Request]) -> None:
         """These have not left."""
         for request in requests:
-            heappush(self._due, (request.due, request.order, request))
+            self._has_to_leave(request)
 
     @property
     def quiet_steps(self) -> int:
         """Steps until somebody has to leave."""
-        return self._settle() - self.steps
+        return self._first_due - self.steps
 
-    def _settle(self) -> int:
-        """When the first is due; forgets those who left before their time."""
+    def _has_to_leave(self, request: Request) -> None:
+        heappush(self._due, (request.due, request.order, request))
+        if request.due < self._first_due:
+            self._first_due = request.due
+
+    def _forget_gone(self) -> None:
+        """Forget those at the front who left before their time."""
         due = self._due
         while due:
             when, _, request = due[0]
             if request.joined >= 0 and request.due == when:
-                return when
+                self._first_due = when
+                return
             heappop(due)
-        return NEVER
+        self._first_due = NEVER

@@ -347,14 +347,17 @@ class Engine:
     def came_back(self, batch: Batch) -> None:
         """The batch's results are here."""
         now = self.clock
-        decision = batch.decision
-        known = {request: request.num_tokens for request in decision.drafted} if decision.drafted else NOBODY
-        finished = self.scheduler.update(decision, self._accepted(decision) if known else NOBODY)
+        decision, known, accepted = batch.decision, NOBODY, NOBODY
+        if decision.drafted:
+            known = {request: request.num_tokens for request in decision.drafted}
+            accepted = self._accepted(decision)
+        finished = self.scheduler.update(decision, accepted)
         if batch.runs:
             records: list[RequestRecord] = []
-            for request, (_, samples) in decision.epochs.items() if decision.epochs else ():
-                if samples and request.user.record.finish_s is None:
-                    records.append(request.user.record)
+            if decision.epochs:
+                for request, (_, samples) in decision.epochs.items():
+                    if samples and request.user.record.finish_s is None:
+                        records.append(request.user.record)
             self._record(batch, records)
             if known:
                 for request, before in known.items():

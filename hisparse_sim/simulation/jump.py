@@ -122,7 +122,8 @@ def _take(engine: Engine, queue: deque[Batch], steps: int, until_s: float) -> bo
     prices.note_decodes(work, ahead + steps)
     running = work.decode_requests
     waiting = _note_queue(engine, running)
-    _moved(engine, cost, steps)
+    if cost.h2d_bytes or cost.d2h_bytes:
+        _moved(engine, cost, steps)
     counts = _counts(engine, running, waiting, cost)
     if flying is None:
         recorder.decodes(counts, start_s, backs[:steps], free[:steps], cost, attentions[:steps])
@@ -185,8 +186,6 @@ def _counts(
 
 def _moved(engine: Engine, cost: StepCost, steps: int) -> None:
     """Bytes of so many steps, on one GPU's link."""
-    if not cost.h2d_bytes and not cost.d2h_bytes:
-        return
     replica, link, host = engine.replica, engine.traffic.link.bytes, engine.traffic.host_bytes
     link[H2D], link[D2H] = plus(link[H2D], cost.h2d_bytes, steps), plus(link[D2H], cost.d2h_bytes, steps)
     host[H2D] = plus(host[H2D], cost.h2d_bytes * replica.ranks, steps)
