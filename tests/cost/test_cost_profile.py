@@ -150,6 +150,27 @@ def test_a_broken_profile_is_refused_with_file_and_reason(tmp_path: Path, change
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        SHIPPED.read_text().encode("utf-16"),
+        b"\xef\xbb\xbf" + SHIPPED.read_bytes(),
+        SHIPPED.read_bytes().replace(b'"text": "', b'"text": "\xed\xa0\x80', 1),
+        SHIPPED.read_bytes().replace(b'"text": "', b'"text": "\\ud83d', 1),
+        b"\0" * 10,
+        b"",
+        b"[" * 100_000,
+    ],
+    ids=["UTF-16", "byte-order mark", "bytes of half an emoji", "half an emoji", "nulls", "nothing", "deep"],
+)
+def test_a_profile_is_text_that_can_be_written_again(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "broken.json"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match="is not JSON") as caught:
+        load_profile(path)
+    assert (caught.value.where or "") == str(path)
+
+
 def test_unknown_names_and_unreadable_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"shipped: .*h200-published"):
         load_profile("h300-published")
