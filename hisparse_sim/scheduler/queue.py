@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Protocol, SupportsIndex
 
 from hisparse_sim.scheduler.request import Request
 
@@ -23,6 +23,8 @@ class WaitingQueue(Protocol):
         """A request leaves, wherever it stands."""
 
     def __iter__(self) -> Iterator[Request]: ...
+
+    def __getitem__(self, place: SupportsIndex, /) -> Request: ...
 
     def __len__(self) -> int: ...
 

@@ -80,9 +80,9 @@ class Scheduler:
         decision = Decision(self.step)
         self.flush = False
         self._threshold = self.config.long_prefill_token_threshold
-        alone = len(self.running) + len(self.waiting) + len(self.loading) <= 1
-        if alone and not self.config.threshold_when_alone:
-            self._threshold = 0
+        if self._threshold and not self.config.threshold_when_alone:
+            alone = len(self.running) + len(self.waiting) + len(self.loading) <= 1
+            self._threshold = 0 if alone else self._threshold
         self._budget = self.config.max_num_batched_tokens
         self._acting: dict[Request, int] = {}
         self._boarding = False
@@ -364,17 +364,16 @@ class Scheduler:
             return
         places = self.config.max_num_seqs
         memory = self.memory
+        waiting, running = self.waiting, self.running
         skipped = 0
-        while self._budget > 0 and len(self.running) < places:
-            request = self._head(skipped)
-            if request is None:
-                return
+        while skipped < len(waiting) and self._budget > 0 and len(running) < places:
+            request = waiting[skipped]
             hit = None if request.stale else memory.lookup(request)
             if hit is None:
                 skipped += 1
                 continue
             decision.lookups.append((request, hit))
-            others = bool(self.running)
+            others = bool(running)
             if hit.load_tokens:
                 loader = cast(LoadingMemory, memory)
                 prefilling = [r for r in self.active if r.num_tokens - r.computed > 1] + self.loading
@@ -392,7 +391,7 @@ class Scheduler:
                     decision.short_of = memory.refusal
                     return
                 self._run(request, n, decision)
-            self.waiting.remove(request)
+            waiting.remove(request)
             request.computed = hit.tokens + hit.load_tokens
             decision.hits[request] = hit
 
@@ -426,14 +425,6 @@ class Scheduler:
         if head is not None and self._budget <= 0:
             return self.memory.shortage(head) or "max_num_batched_tokens"
         return "loads"
-
-    def _head(self, skipped: int) -> Request | None:
-        if skipped >= len(self.waiting):
-            return None
-        for i, request in enumerate(self.waiting):
-            if i == skipped:
-                return request
-        return None
 
     def _first_chunk(self, n: int) -> int:
         """Tokens of a request's first step; 0: it does not fit this step undivided."""

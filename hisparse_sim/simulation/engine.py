@@ -123,7 +123,7 @@ class Engine:
             made() if spec.content else made,
             arrival=self.env.now,
             priority=spec.priority,
-            private_from=described_tokens(spec.content) // self.content.block_size,
+            private_from=described_tokens(spec.content) // self.content.block_size if spec.content else 0,
             user=Life(record, over, read, self.works.warmth()),
         )
         if read is not None:

@@ -45,8 +45,9 @@ class Traffic:
 
     def of_step(self, cost: StepCost) -> StepCost:
         """Count what a step moves in host memory; its cost with the indexer's offload in it."""
-        self.host_bytes[H2D] += cost.h2d_bytes * self._replica.ranks
-        self.host_bytes[D2H] += cost.d2h_bytes * self._replica.mirroring_ranks
+        if cost.h2d_bytes or cost.d2h_bytes:
+            self.host_bytes[H2D] += cost.h2d_bytes * self._replica.ranks
+            self.host_bytes[D2H] += cost.d2h_bytes * self._replica.mirroring_ranks
         return cost if self._index is None else self._with_index(cost)
 
     def put(self, h2d_bytes: float, d2h_bytes: float) -> simpy.Event | float:

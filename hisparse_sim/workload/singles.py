@@ -51,10 +51,10 @@ class SingleRequests:
         tenants = Tenants(spec.tenants, spec.shared_prefix_tokens)
         prompts = self._tokens(spec.prompt_tokens, prompt_rng)
         outputs = self._tokens(spec.output_tokens, output_rng)
-        width = len(str((spec.requests or 10**6) - 1))
+        name_of = f"request-%0{len(str((spec.requests or 10**6) - 1))}d"
         for index, start_s in enumerate(self._starts_s(times_rng)):
             prompt_tokens, output_tokens = next(prompts), next(outputs)
-            name = f"request-{index:0{width}d}"
+            name = name_of % index
             draws = Draws(self.seed, index)
             tenant = tenants.of(draws)
             request = RequestSpec(
