@@ -239,8 +239,9 @@ class StepCostModel:
         """Steps priced by ``decodes_s`` are taken: count those that lie outside."""
         batch = work.decode_requests
         last = work.decode_context_tokens + (steps - 1) * batch
-        most = min(batch * self._most_context, self._most_pairs)
-        outside = steps
+        most, outside = batch * self._most_context, steps
+        if most > self._most_pairs:
+            most = self._most_pairs
         if batch <= self._most_decodes:
             if last <= most:
                 return

@@ -76,7 +76,7 @@ class Tiers:
 
         Each request's rows are copied by min(8, max(1, 64 / requests)) thread blocks; SGLang's by one.
         """
-        blocks = min(self._blocks_each, max(1.0, self._blocks / max(1, requests)))
+        blocks = min(self._blocks_each, max(1.0, self._blocks / (requests or 1)))
         busy = max(misses * self._gather_s, misses_max * self._block_gather_s / blocks)
         return busy + self.link.gather_base_s if busy else 0.0
 

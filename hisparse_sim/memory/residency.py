@@ -122,7 +122,8 @@ class HiSparseMemory:
     # -- allocation -----------------------------------------------------------------------------
 
     def _pages_for(self, tokens: int) -> int:
-        return -(-min(tokens, self.sizes.max_model_len) // self.block_size)
+        most = self.sizes.max_model_len
+        return -(-(tokens if tokens < most else most) // self.block_size)
 
     def _admits(self, hit: Hit, pages: int, resident_pages: int, watermark_blocks: int) -> bool:
         hits = len(hit.host)

@@ -98,7 +98,8 @@ class ResidentMemory:
 
     def pages_for(self, tokens: int) -> int:
         """Blocks that hold ``tokens`` tokens."""
-        return -(-min(tokens, self.sizes.max_model_len) // self.block_size)
+        most = self.sizes.max_model_len
+        return -(-(tokens if tokens < most else most) // self.block_size)
 
     def fits(self, hit: Hit, tokens: int, *, others_running: bool, spare_blocks: int = 0) -> bool:
         """Whether ``tokens`` tokens, ``hit`` of them cached, fit and leave ``spare_blocks``."""

@@ -146,7 +146,7 @@ class Scheduler:
         early = 1 if self.config.async_scheduling else 2
         longest = self.config.max_model_len
         for request, (_, samples) in decision.epochs.items():
-            tokens = min(request.quiet_until, min(request.end_tokens, longest) - early) - request.computed
+            tokens = min(request.quiet_until, request.end_tokens - early, longest - early) - request.computed
             if not samples or tokens <= 0 or request.computed < request.furthest:
                 continue
             if not (pressed and request.quiet_while_free) and self.memory.ride(request):

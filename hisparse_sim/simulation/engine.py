@@ -95,7 +95,7 @@ class Engine:
 
     def takes(self, spec: RequestSpec) -> bool:
         """Whether a request is short enough."""
-        return spec.prompt_tokens + max(spec.output_tokens, 1) <= self.scheduler.config.max_model_len
+        return spec.prompt_tokens + (spec.output_tokens or 1) <= self.scheduler.config.max_model_len
 
     def take(
         self,
@@ -106,7 +106,7 @@ class Engine:
     ) -> Request | None:
         """A request is here; None if it fails. ``read``: another engine has prefilled it, and is told when
         its KV has been read from there."""
-        outputs = max(spec.output_tokens, 1)  # a prefill-only request still samples once
+        outputs = spec.output_tokens or 1  # a prefill-only request still samples once
         total = spec.prompt_tokens + outputs
         if not self.takes(spec) or self.died:
             reason = f"{total:,} tokens exceed max_model_len {self.scheduler.config.max_model_len:,}"
@@ -241,7 +241,7 @@ class Engine:
         if before is None:
             self._starts(batch, self.clock)
         elif before.end_s >= 0:
-            self._starts(batch, max(self.clock, before.end_s))
+            self._starts(batch, before.end_s if before.end_s > self.clock else self.clock)
 
     def _starts(self, batch: Batch, when_s: float) -> None:
         """The batch runs from then on; nothing but its own work decides how long."""

@@ -104,7 +104,9 @@ def _take(engine: Engine, queue: deque[Batch], steps: int, until_s: float) -> bo
     cost, others_s = prices.decoding(work)
     start_s = engine.clock if flying is None else flying.end_s
     within = (until_s - start_s) / (cost.attention_s + others_s) + 2
-    steps = min(steps, lasting, _MANY if within > _MANY else max(1, int(within)))
+    steps = min(steps, lasting, _MANY)
+    if within < steps:
+        steps = max(1, int(within))
     if cost.mirror_s:  # what other work leaves of it differs from step to step
         steps = 1
     free = engine.memory.free_after(steps)
