@@ -144,10 +144,14 @@ def command(
     if interrupted() or not result.summary["complete"]:
         print(f"{out} holds what was done", file=sys.stderr)
         return 130
-    if plots:
-        _draw(out)
-    if timeline:
-        _write_timeline(out)
+    try:
+        if plots:
+            _draw(out)
+        if timeline:
+            _write_timeline(out)
+    except KeyboardInterrupt:
+        print(f"{out} holds the whole run; hisparse-sim plot {out} draws it", file=sys.stderr)
+        raise
     print(f"Results: {out}", file=sys.stderr)
     return 0
 

@@ -336,7 +336,11 @@ def test_ctrl_c_while_plotting_leaves_the_results_and_no_half_picture(tmp_path, 
 
     monkeypatch.setattr(plots, "save_plots", pressed)
     assert run(["run", AGENTIC, "--out", str(tmp_path), *SMALL]) == 130
-    assert capsys.readouterr().err.splitlines()[-1] == "interrupted"
+    said = capsys.readouterr().err.splitlines()
+    assert said[-2:] == [
+        f"{tmp_path} holds the whole run; hisparse-sim plot {tmp_path} draws it",
+        "interrupted",
+    ]
     assert names(tmp_path) == FILES
     assert read(tmp_path)["complete"] is True
 
