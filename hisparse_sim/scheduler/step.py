@@ -66,6 +66,9 @@ class Scheduler:
         """Whether another step has anything to do."""
         return bool(self.running or len(self.waiting) or self.loading or self.flush or self.memory.busy)
 
+    def _requests(self) -> int:
+        return len(self.running) + len(self.waiting) + len(self.loading)
+
     def counts(self, request: Request) -> tuple[int, int, int]:
         """Tokens of a request computed, known, and sampled but not back yet, whoever counts them."""
         if request.joined < 0:
@@ -80,9 +83,8 @@ class Scheduler:
         decision = Decision(self.step)
         self.flush = False
         self._threshold = self.config.long_prefill_token_threshold
-        if self._threshold and not self.config.threshold_when_alone:
-            alone = len(self.running) + len(self.waiting) + len(self.loading) <= 1
-            self._threshold = 0 if alone else self._threshold
+        if self._threshold and not self.config.threshold_when_alone and self._requests() <= 1:
+            self._threshold = 0
         self._budget = self.config.max_num_batched_tokens
         self._acting: dict[Request, int] = {}
         self._boarding = False

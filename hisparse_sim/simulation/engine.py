@@ -354,14 +354,12 @@ class Engine:
         finished = self.scheduler.update(decision, accepted)
         if batch.runs:
             records: list[RequestRecord] = []
-            if decision.epochs:
-                for request, (_, samples) in decision.epochs.items():
-                    if samples and request.user.record.finish_s is None:
-                        records.append(request.user.record)
+            for request, (_, samples) in decision.epochs.items():
+                if samples and request.user.record.finish_s is None:
+                    records.append(request.user.record)
             self._record(batch, records)
-            if known:
-                for request, before in known.items():
-                    self.recorder.came_along(request.user.record, request.num_tokens - before - 1)
+            for request, before in known.items():
+                self.recorder.came_along(request.user.record, request.num_tokens - before - 1)
         for request in finished:
             life: Life = request.user
             self._off(life.record)
