@@ -91,7 +91,7 @@ def main(argv: list[str] | None = None) -> None:
     # numpy's matrix library starts a thread a core, which spin: 0.1 s of CPU on two cores. No command has
     # matrices that would be worth it.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # Every installed package would be asked whether it has a plugin for pydantic: 0.02 s.
+    # Every installed package would be asked whether it has a plugin for pydantic: 0.01 s.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     # Python looks for garbage as it ends, though the memory goes with the process anyway: 0.1 s.
     atexit.register(gc.freeze)

@@ -221,9 +221,8 @@ def read_json(path: Path, schema: str) -> dict[str, object]:
             raw = msgspec.json.decode(data)
         except ValueError:  # slower, but it names the line, and takes NaN to the field that has it
             raw = json.loads(data.decode())
-            json.dumps(
-                raw, ensure_ascii=False
-            ).encode()  # refuses half an emoji: nobody could hash or print it
+            # Refuses half an emoji, which has no bytes: the profile could not be hashed.
+            json.dumps(raw, ensure_ascii=False).encode()
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from error
     except (ValueError, RecursionError) as error:
